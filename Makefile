@@ -1,0 +1,93 @@
+# lily: `make help` lists the targets.
+#
+# Variables: CC, BUILD (output folder), SAN (sanitizers, e.g. SAN=address,undefined), O (optimisation).
+
+CC ?= gcc
+BUILD ?= build
+O ?= -O2
+SAN ?=
+PREFIX ?= /usr/local
+DESTDIR ?=
+VERSION := $(shell cat VERSION)
+COMMIT := $(shell git rev-parse --short=10 HEAD 2>/dev/null || echo unknown)
+PYTHON ?= python3
+
+PACKAGES := jansson nettle libxxhash
+PKG_CFLAGS := $(shell pkg-config --cflags $(PACKAGES))
+PKG_LIBS := $(shell pkg-config --libs $(PACKAGES))
+
+WARNINGS := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wundef \
+            -Wpointer-arith -Wwrite-strings
+CFLAGS += -std=c17 $(O) -g $(WARNINGS) -ffp-contract=off -fno-omit-frame-pointer -MMD -MP
+CPPFLAGS += -Isrc -I$(BUILD)/gen $(PKG_CFLAGS)
+LDLIBS += $(PKG_LIBS) -lpthread -lm
+ifneq ($(SAN),)
+CFLAGS += -fsanitize=$(SAN) -fno-sanitize-recover=all
+LDFLAGS += -fsanitize=$(SAN)
+endif
+
+SOURCES := $(filter-out src/cli/main.c,$(sort $(wildcard src/*/*.c src/*/*/*.c src/*/*/*/*.c)))
+OBJECTS := $(SOURCES:%.c=$(BUILD)/%.o)
+UNIT_TESTS := $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(sort $(wildcard tests/unit/test_*.c)))
+FUZZERS := $(patsubst tests/fuzz/%.c,%,$(sort $(wildcard tests/fuzz/fuzz_*.c)))
+
+.PHONY: all help check check-all unit install clean fuzz fuzz-replay format tree bench-text
+all: $(BUILD)/lily
+
+help:
+	@echo "make              build $(BUILD)/lily"
+	@echo "make check        the whole test suite (what ./check runs after set-up)"
+	@echo "make check-all    the same with the long sizes"
+	@echo "make unit         build and run the unit tests alone"
+	@echo "make fuzz         build the libFuzzer targets (needs clang) into $(BUILD)/fuzz"
+	@echo "make bench-text   tokenizer speed beside the tokenizers package"
+	@echo "make format       clang-format the tree"
+	@echo "make tree         layer check, format check, line caps"
+	@echo "make install      DESTDIR and PREFIX are honoured"
+	@echo "make clean        remove $(BUILD)"
+
+# Folder flags: kernels are compiled for exactly the instruction set of their column.
+$(BUILD)/src/backend/cpu/generic/%.o: CFLAGS += -O3
+
+$(BUILD)/src/%.o: src/%.c Makefile
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) -c -o $@ $<
+
+$(BUILD)/src/cli/%.o: CPPFLAGS += -DLILY_VERSION='"$(VERSION)"' -DLILY_COMMIT='"$(COMMIT)"'
+
+$(BUILD)/liblily.a: $(OBJECTS)
+	@rm -f $@
+	ar rcs $@ $^
+
+$(BUILD)/lily: $(BUILD)/src/cli/main.o $(BUILD)/liblily.a
+	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+
+$(BUILD)/tests/%: tests/unit/%.c $(BUILD)/liblily.a Makefile
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) -Itests/unit $(CFLAGS) $(LDFLAGS) -o $@ $< $(BUILD)/liblily.a -lcmocka $(LDLIBS)
+
+$(BUILD)/replay/%: tests/fuzz/%.c tests/fuzz/replay.c $(BUILD)/liblily.a Makefile
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) -Itests/fuzz $(CFLAGS) $(LDFLAGS) -o $@ $< tests/fuzz/replay.c $(BUILD)/liblily.a $(LDLIBS)
+
+unit: $(UNIT_TESTS)
+	@set -e; for t in $(UNIT_TESTS); do echo "== $$t"; $$t; done
+
+fuzz-replay: $(FUZZERS:%=$(BUILD)/replay/%)
+	@set -e; for f in $(FUZZERS); do $(BUILD)/replay/$$f tests/fuzz/corpus/$$f; done
+
+fuzz:
+	$(MAKE) CC=clang BUILD=$(BUILD)/fuzz SAN=address,undefined,fuzzer-no-link $(BUILD)/fuzz/liblily.a
+	@set -e; for f in $(FUZZERS); do echo "clang $$f"; clang $(CPPFLAGS) -Itests/fuzz -std=c17 -g -O1 \
+	    -fsanitize=address,undefined,fuzzer -o $(BUILD)/fuzz/$$f tests/fuzz/$$f.c $(BUILD)/fuzz/liblily.a $(LDLIBS); done
+
+format:
+	clang-format -i $(shell git ls-files --cached --others --exclude-standard '*.c' '*.h' '*.cu' '*.cuh')
+
+tree:
+	$(PYTHON) tools/tree_check.py
+
+clean:
+	rm -rf $(BUILD)
+
+-include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

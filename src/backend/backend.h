@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+/* backend.h - one step of the model on one device: tokens in, logits or sampled ids out.
+ *
+ * Path:     engine plans memory with backend_needs, opens a device, then submits Batches and waits
+ *           for their results; each backend owns its whole forward pass behind this table.
+ * Owns:     a Backend owns its packed weights, KV blocks, state slots, samplers and scratch.
+ * Thread:   all calls on one Backend from one thread (the engine's). */
+#ifndef LILY_BACKEND_BACKEND_H
+#define LILY_BACKEND_BACKEND_H
+
+#include "backend/sample.h"
+#include "base/log.h"
+#include "checkpoint/weights.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum {
+    KV_BLOCK = RECUR_CHUNK, // tokens of one KV block; so a snapshot at a multiple of 64 ends one
+    BATCH_IN_FLIGHT = 2,    // steps that may be submitted and not yet waited for
+};
+
+typedef enum BackendKind {
+    BACKEND_REF,
+    BACKEND_REF64,
+    BACKEND_CPU,
+    BACKEND_CUDA,
+    BACKEND_METAL,
+    BACKEND_AUTO,
+    BACKEND_N
+} BackendKind;
+
+/* How large a device is opened. */
+typedef struct BackendPlan {
+    int32_t max_rows;        // rows of a step (prefill chunk plus decodes), >= 1
+    int32_t max_seqs;        // sequences of a step
+    int32_t n_blocks;        // KV blocks of KV_BLOCK tokens, each for all attention layers
+    int32_t n_slots;         // recurrent state slots
+    int32_t n_samplers;      // samplers
+    int32_t max_ctx;         // longest sequence in tokens (sizes of tables)
+    int32_t n_threads;       // CPU threads; 0: as many as CPUs
+    int32_t device;          // device number of its kind
+    const char *mask;        // names of kernel columns not to use, separated by commas; NULL: none
+    bool is_f32_activations; // test mode: no rounding of activations to bf16
+} BackendPlan;
+
+/* Bytes that a plan takes on the device. */
+typedef struct BackendNeeds {
+    uint64_t weight_bytes;  // packed weights
+    uint64_t block_bytes;   // one KV block
+    uint64_t slot_bytes;    // one state slot
+    uint64_t sampler_bytes; // one sampler
+    uint64_t scratch_bytes; // everything else, for max_rows and max_seqs
+    uint64_t total_bytes;   // of the whole plan
+} BackendNeeds;
+
+/* The kernel is chosen by phase and by the row's own context, never by what else is in the step. */
+typedef enum BatchPhase { PHASE_PREFILL, PHASE_DECODE } BatchPhase;
+
+/* Which logits of a sequence's rows are wanted. */
+typedef enum BatchWant { WANT_NOTHING, WANT_LAST, WANT_ALL } BatchWant;
+
+/* One sequence's part of a step. */
+typedef struct BatchSeq {
+    BatchPhase phase;        // decode: n_rows is 1; prefill: pos0 is a multiple of RECUR_CHUNK
+    int32_t row0;            // its first row of the step; rows of sequences follow each other
+    int32_t n_rows;          // >= 1; of a prefill a multiple of RECUR_CHUNK but for its last piece
+    int32_t pos0;            // position of the first row; 0 clears the state slot first
+    int32_t slot;            // state slot, read and updated in place
+    const int32_t *blocks;   // [div_up(pos0 + n_rows, KV_BLOCK)] block numbers; borrowed until wait
+    BatchWant want;          // logits for the caller; WANT_ALL in prefill only
+    int32_t sampler;         // sample the last row's next id with this sampler; -1: do not
+    const uint32_t *allowed; // [div_up(V, 32)] bit set of ids that may be sampled; NULL: all
+    int32_t carry; // decode: >= 0 takes the id that this sequence index of the step submitted
+                   // before sampled, in device memory; -1: ids[row0] is the id
+} BatchSeq;
+
+/* Called after the forward pass has made a named value; for tests and `lily logits --taps`. The
+ * values of one step's rows, widened: data [n_rows, width]. A tap makes the step synchronous.
+ * Every backend calls it with name "out" (the residual stream after `layer`, -1: the embedding) and
+ * "final_norm"; ref also with the names of the oracle's layer trace. */
+typedef struct BatchTap {
+    void (*see)(void *ctx, const char *name, int layer, int32_t n_rows, int32_t width,
+                const double *data);
+    void *ctx;
+} BatchTap;
+
+typedef struct Batch {
+    int32_t n_seqs;       // 1..max_seqs
+    const BatchSeq *seqs; // [n_seqs]; borrowed until wait
+    int32_t n_rows;       // sum of their n_rows, <= max_rows
+    const int32_t *ids;   // [n_rows] token ids in [0, V); borrowed until wait
+    const BatchTap *tap;  // NULL: none
+} Batch;
+
+/* What a step gave for one sequence. */
+typedef struct BatchResult {
+    const float
+        *logits; // [n wanted rows, V] in row order; NULL: none wanted; valid until next submit
+    SampleResult sample; // id -1 when there was no sampler
+    int32_t bad_layer; // first layer whose residual stream is not finite; n_layers: the final norm
+                       // or logits; -1: all finite. Then sample.id is -1.
+    int32_t bad_pos;   // position of the first such row
+} BatchResult;
+
+typedef struct Backend Backend;
+
+/* Names ("ref", "cpu", ...) and back; backend_kind_find returns BACKEND_N for an unknown name. */
+const char *backend_kind_name(BackendKind kind);
+BackendKind backend_kind_find(const char *name);
+/* Whether this binary has it and this machine can run it; the reason in text (may be NULL). */
+bool backend_is_available(BackendKind kind, char *text, size_t size);
+
+/* Sizes for a plan, before anything is allocated. */
+NODISCARD Status backend_needs(BackendNeeds *out, BackendKind kind, const Weights *w,
+                               const BackendPlan *plan, Err *err);
+
+/* Opens the device and packs every weight, reading each tensor once. `progress` may be NULL.
+ * Keeps nothing of w. */
+NODISCARD Status backend_open(Backend **out, BackendKind kind, const Weights *w,
+                              const BackendPlan *plan, const Progress *progress, const Log *log,
+                              Err *err);
+void backend_close(Backend *b);
+BackendKind backend_kind(const Backend *b);
+const ModelConfig *backend_config(const Backend *b);
+/* One line about the device and the chosen kernels. */
+const char *backend_text(const Backend *b);
+
+/* Starts a step; at most BATCH_IN_FLIGHT may be unfinished. A failure leaves the backend usable and
+ * the slots and blocks of this batch undefined. STATUS_INVALID names a malformed batch. */
+NODISCARD Status backend_submit(Backend *b, const Batch *batch, Err *err);
+/* Waits for the oldest unfinished step: results [n_seqs] of that batch. */
+NODISCARD Status backend_wait(Backend *b, BatchResult *results, Err *err);
+
+/* Samplers: params and the ids that penalties count (prompt first). Every id sampled with it is
+ * counted by the device itself. */
+NODISCARD Status backend_sampler_set(Backend *b, int32_t sampler, const SampleParams *params,
+                                     const int32_t *ids, int32_t n_prompt, int32_t n_generated,
+                                     Err *err);
+
+/* State slots: recurrent state and convolution windows of all layers.
+ * host  [slot_host_bytes] bytes, a format of this backend. */
+void backend_slot_copy(Backend *b, int32_t to, int32_t from);
+NODISCARD Status backend_slot_save(Backend *b, int32_t slot, void *host, Err *err);
+NODISCARD Status backend_slot_restore(Backend *b, int32_t slot, const void *host, Err *err);
+uint64_t backend_slot_host_bytes(const Backend *b);
+
+/* KV blocks to and from host memory. host [block_host_bytes] bytes, a format of this backend. */
+NODISCARD Status backend_block_save(Backend *b, int32_t block, void *host, Err *err);
+NODISCARD Status backend_block_restore(Backend *b, int32_t block, const void *host, Err *err);
+uint64_t backend_block_host_bytes(const Backend *b);
+
+/* Tests and `logits --taps`: recurrent state S [HV, 128 key, 128 value] and window [3, CC] (oldest
+ * first) of one GDN layer, widened. */
+NODISCARD Status backend_slot_peek(Backend *b, int32_t slot, int layer, double *s, double *window,
+                                   Err *err);
+
+#endif

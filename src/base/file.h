@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+/* file.h - reading and writing files with every failure told.
+ *
+ * Path:     checkpoint and text loaders read, synth and logits write.
+ * Owns:     a FileWriter owns its descriptor and temporary file.  Thread: one at a time;
+ * file_read_at on one descriptor may run on several. */
+#ifndef LILY_BASE_FILE_H
+#define LILY_BASE_FILE_H
+
+#include "status.h"
+#include "str.h"
+
+#include <stdint.h>
+
+/* Opens a regular file for reading. size: its bytes (out). */
+NODISCARD Status file_open_read(int *fd, uint64_t *size, const char *path, Err *err);
+void file_close(int fd);
+
+/* Reads exactly [off, off + len) into out; `path` is for the error text. Safe on many threads. */
+NODISCARD Status file_read_at(int fd, void *out, size_t len, uint64_t off, const char *path,
+                              Err *err);
+
+/* Whole file into memory, refused above cap bytes. out->ptr has a NUL behind it; free with
+ * strbuf_fini. Works on pipes too. */
+NODISCARD Status file_read_all(StrBuf *out, const char *path, size_t cap, Err *err);
+/* The same from an open descriptor (standard input); name is for the error text. */
+NODISCARD Status file_read_fd(StrBuf *out, int fd, const char *name, size_t cap, Err *err);
+
+/* "dir/name"; free with mem_free; NULL: out of memory. */
+char *file_join(const char *dir, const char *name);
+
+/* A file that appears under its name whole or not at all: written to a temporary name beside it,
+ * flushed to disk and renamed by commit; close without commit removes it. */
+typedef struct FileWriter FileWriter;
+NODISCARD Status file_writer_open(FileWriter **out, const char *path, Err *err);
+/* Appends len bytes. */
+NODISCARD Status file_writer_append(FileWriter *w, const void *bytes, size_t len, Err *err);
+/* Writes len bytes at off, in any order, from several threads; mixes with append only before it. */
+NODISCARD Status file_writer_write_at(FileWriter *w, const void *bytes, size_t len, uint64_t off,
+                                      Err *err);
+NODISCARD Status file_writer_commit(FileWriter *w, Err *err);
+void file_writer_close(FileWriter *w);
+
+/* Tests: the next `after` reads or writes succeed, the one behind them fails (-1: none). */
+void file_fail_after(int64_t after);
+
+#endif

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+/* json.c - jansson with this program's errors.
+ *
+ * Owns:     nothing.  Thread: one at a time.
+ * Not here: JSON in the form the chat template prints (src/text). */
+#include "json.h"
+
+#include "file.h"
+
+Status json_read(json_t **out, StrView text, const char *name, Err *err) {
+    json_error_t e;
+    json_t *v = json_loadb(text.len ? text.ptr : "", text.len,
+                           JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &e);
+    if (!v) {
+        if (json_error_code(&e) == json_error_out_of_memory)
+            return err_set(err, STATUS_MEMORY, "%s: out of memory", name);
+        return err_set(err, STATUS_FORMAT, "%s: not valid JSON: line %d, column %d: %s", name,
+                       e.line, e.column, e.text);
+    }
+    *out = v;
+    return STATUS_OK;
+}
+
+Status json_read_file(json_t **out, const char *path, size_t cap, Err *err) {
+    StrBuf text = {0};
+    TRY(file_read_all(&text, path, cap, err));
+    Status status = json_read(out, strbuf_view(&text), path, err);
+    strbuf_fini(&text);
+    return status;
+}
+
+StrView json_text(const json_t *v) {
+    return json_is_string(v) ? str_view(json_string_value(v), json_string_length(v)) : (StrView){0};
+}
+
+const char *json_type_text(const json_t *v) {
+    if (!v)
+        return "nothing";
+    switch (json_typeof(v)) {
+    case JSON_OBJECT: return "an object";
+    case JSON_ARRAY: return "a list";
+    case JSON_STRING: return "a string";
+    case JSON_INTEGER: return "an integer";
+    case JSON_REAL: return "a real number";
+    case JSON_TRUE: return "true";
+    case JSON_FALSE: return "false";
+    default: return "null";
+    }
+}
+
+static Status json_type_error(const json_t *v, const char *key, const char *expected,
+                              const char *where, Err *err) {
+    return err_set(err, STATUS_FORMAT, "%s: %s: expected %s, found %s", where, key, expected,
+                   json_type_text(v));
+}
+
+Status json_get_int(int64_t *out, const json_t *object, const char *key, int64_t low, int64_t high,
+                    const int64_t *fallback, const char *where, Err *err) {
+    const json_t *v = json_object_get(object, key);
+    if (!v && fallback) {
+        *out = *fallback;
+        return STATUS_OK;
+    }
+    if (!json_is_integer(v))
+        return json_type_error(v, key, "an integer", where, err);
+    json_int_t n = json_integer_value(v);
+    if (n < low || n > high)
+        return err_set(err, STATUS_FORMAT, "%s: %s: expected %lld to %lld, found %lld", where, key,
+                       (long long)low, (long long)high, (long long)n);
+    *out = n;
+    return STATUS_OK;
+}
+
+Status json_get_real(double *out, const json_t *object, const char *key, const double *fallback,
+                     const char *where, Err *err) {
+    const json_t *v = json_object_get(object, key);
+    if (!v && fallback) {
+        *out = *fallback;
+        return STATUS_OK;
+    }
+    if (!json_is_number(v))
+        return json_type_error(v, key, "a number", where, err);
+    *out = json_number_value(v);
+    return STATUS_OK;
+}
+
+Status json_get_bool(bool *out, const json_t *object, const char *key, const bool *fallback,
+                     const char *where, Err *err) {
+    const json_t *v = json_object_get(object, key);
+    if (!v && fallback) {
+        *out = *fallback;
+        return STATUS_OK;
+    }
+    if (!json_is_boolean(v))
+        return json_type_error(v, key, "true or false", where, err);
+    *out = json_is_true(v);
+    return STATUS_OK;
+}

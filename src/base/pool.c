@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+/* pool.c - threads that wait for a generation number, and a barrier among them.
+ *
+ * Owns:     its threads.  Thread: pool_run from one thread at a time.
+ * Not here: queues between long-lived threads. */
+#define _GNU_SOURCE // sched_getaffinity
+#include "pool.h"
+
+#include "checked.h"
+#include "limits.h"
+#include "mem.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <unistd.h>
+
+enum { POOL_SPINS = 4000 }; // about 20 us at the pause rates of current x86 and Arm cores
+
+/* A number that members wait to see change: first spinning, then asleep. */
+typedef struct Gate {
+    _Alignas(MEM_ALIGN) _Atomic uint32_t turn;
+    _Atomic uint32_t n_asleep;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+} Gate;
+
+typedef struct Member {
+    Pool *pool;
+    int index;
+    pthread_t thread;
+} Member;
+
+struct Pool {
+    Gate start, finish, middle;
+    _Alignas(MEM_ALIGN) _Atomic int32_t n_running; // members still in this run
+    _Alignas(MEM_ALIGN) _Atomic int32_t n_arrived; // at the barrier
+    _Alignas(MEM_ALIGN) _Atomic int64_t next_job;
+    PoolFn fn; // written by the caller of pool_run before start.turn moves
+    void *ctx;
+    bool is_closing;
+    int n_members;
+    Member *members; // [n_members], entry 0 is the caller
+};
+
+static inline void pool_pause(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static bool gate_init(Gate *g) {
+    atomic_init(&g->turn, 0);
+    atomic_init(&g->n_asleep, 0);
+    if (pthread_mutex_init(&g->lock, NULL) != 0)
+        return false;
+    if (pthread_cond_init(&g->changed, NULL) == 0)
+        return true;
+    pthread_mutex_destroy(&g->lock);
+    return false;
+}
+
+static void gate_fini(Gate *g) {
+    pthread_cond_destroy(&g->changed);
+    pthread_mutex_destroy(&g->lock);
+}
+
+static void gate_open(Gate *g) {
+    atomic_fetch_add(&g->turn, 1);
+    if (atomic_load(&g->n_asleep)) {
+        pthread_mutex_lock(&g->lock);
+        pthread_cond_broadcast(&g->changed);
+        pthread_mutex_unlock(&g->lock);
+    }
+}
+
+static void gate_wait(Gate *g, uint32_t seen) {
+    for (int i = 0; i < POOL_SPINS; i++) {
+        if (atomic_load_explicit(&g->turn, memory_order_acquire) != seen)
+            return;
+        pool_pause();
+    }
+    pthread_mutex_lock(&g->lock);
+    atomic_fetch_add(&g->n_asleep, 1);
+    while (atomic_load(&g->turn) == seen)
+        pthread_cond_wait(&g->changed, &g->lock);
+    atomic_fetch_sub(&g->n_asleep, 1);
+    pthread_mutex_unlock(&g->lock);
+}
+
+static void *pool_member_main(void *arg) {
+    Member *m = arg;
+    Pool *pool = m->pool;
+    for (uint32_t seen = 0;; seen++) {
+        gate_wait(&pool->start, seen);
+        if (pool->is_closing)
+            return NULL;
+        pool->fn(pool->ctx, m->index, pool->n_members);
+        if (atomic_fetch_sub(&pool->n_running, 1) == 1)
+            gate_open(&pool->finish);
+    }
+}
+
+static int pool_n_cpus(void) {
+#ifdef __linux__
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0)
+        return max_i32(1, CPU_COUNT(&set));
+#endif
+    long n = sysconf(_SC_NPROCESSORS_ONLN);
+    return n < 1 ? 1 : (int)n;
+}
+
+/* Ends the first n_started members. */
+static void pool_stop(Pool *pool, int n_started) {
+    pool->is_closing = true;
+    gate_open(&pool->start);
+    for (int i = 1; i < n_started; i++)
+        pthread_join(pool->members[i].thread, NULL);
+    gate_fini(&pool->start);
+    gate_fini(&pool->finish);
+    gate_fini(&pool->middle);
+    mem_free(pool->members);
+    mem_free(pool);
+}
+
+Status pool_open(Pool **out, int n_threads, Err *err) {
+    if (n_threads < 0 || n_threads > LIMIT_THREADS)
+        return err_set(err, STATUS_INVALID, "threads: expected 0 to %d, found %d", LIMIT_THREADS,
+                       n_threads);
+    int n = n_threads ? n_threads : min_i32(pool_n_cpus(), LIMIT_THREADS);
+    Pool *pool = mem_alloc_aligned(sizeof *pool);
+    if (!pool)
+        return err_memory(err, "thread pool", sizeof *pool);
+    *pool = (Pool){.n_members = n};
+    pool->members = mem_zalloc((size_t)n, sizeof *pool->members);
+    if (!pool->members) {
+        mem_free(pool);
+        return err_memory(err, "thread pool", (size_t)n * sizeof *pool->members);
+    }
+    if (!gate_init(&pool->start) || !gate_init(&pool->finish) || !gate_init(&pool->middle))
+        CHECK(!"mutex"); // default attributes need no resources on the systems that we run on
+    for (int i = 1; i < n; i++) {
+        pool->members[i] = (Member){.pool = pool, .index = i};
+        if (pthread_create(&pool->members[i].thread, NULL, pool_member_main, &pool->members[i])) {
+            pool_stop(pool, i);
+            return err_set(err, STATUS_MEMORY, "cannot start thread %d of %d", i + 1, n);
+        }
+    }
+    *out = pool;
+    return STATUS_OK;
+}
+
+void pool_close(Pool *pool) {
+    if (pool)
+        pool_stop(pool, pool->n_members);
+}
+
+int pool_n_members(const Pool *pool) { return pool->n_members; }
+
+void pool_run(Pool *pool, PoolFn fn, void *ctx) {
+    if (pool->n_members == 1) {
+        fn(ctx, 0, 1);
+        return;
+    }
+    pool->fn = fn;
+    pool->ctx = ctx;
+    atomic_store(&pool->n_running, pool->n_members);
+    uint32_t seen = atomic_load(&pool->finish.turn);
+    gate_open(&pool->start);
+    fn(ctx, 0, pool->n_members);
+    if (atomic_fetch_sub(&pool->n_running, 1) == 1)
+        gate_open(&pool->finish);
+    else
+        gate_wait(&pool->finish, seen);
+}
+
+void pool_barrier(Pool *pool) {
+    if (pool->n_members == 1)
+        return;
+    uint32_t seen = atomic_load(&pool->middle.turn);
+    if (atomic_fetch_add(&pool->n_arrived, 1) == pool->n_members - 1) {
+        atomic_store(&pool->n_arrived, 0);
+        gate_open(&pool->middle);
+    } else {
+        gate_wait(&pool->middle, seen);
+    }
+}
+
+typedef struct JobRun {
+    Pool *pool;
+    PoolJobFn fn;
+    void *ctx;
+    int64_t n_jobs;
+} JobRun;
+
+static void pool_job_member(void *ctx, int member, int n_members) {
+    UNUSED(n_members);
+    JobRun *run = ctx;
+    for (;;) {
+        int64_t job = atomic_fetch_add(&run->pool->next_job, 1);
+        if (job >= run->n_jobs)
+            return;
+        run->fn(run->ctx, job, member);
+    }
+}
+
+void pool_jobs(Pool *pool, int64_t n_jobs, PoolJobFn fn, void *ctx) {
+    atomic_store(&pool->next_job, 0);
+    JobRun run = {pool, fn, ctx, n_jobs};
+    pool_run(pool, pool_job_member, &run);
+}
