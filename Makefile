@@ -2,7 +2,9 @@
 #
 # Variables: CC, BUILD (output folder), SAN (sanitizers, e.g. SAN=address,undefined), O (optimisation).
 
-CC ?= gcc
+ifeq ($(origin CC),default)
+CC := gcc
+endif
 BUILD ?= build
 O ?= -O2
 SAN ?=
