@@ -83,6 +83,12 @@ fuzz:
 	@set -e; for f in $(FUZZERS); do echo "clang $$f"; clang $(CPPFLAGS) -Itests/fuzz -std=c17 -g -O1 \
 	    -fsanitize=address,undefined,fuzzer -o $(BUILD)/fuzz/$$f tests/fuzz/$$f.c $(BUILD)/fuzz/liblily.a $(LDLIBS); done
 
+check:
+	$(PYTHON) tools/check.py
+
+check-all:
+	$(PYTHON) tools/check.py --long
+
 format:
 	clang-format -i $(shell git ls-files --cached --others --exclude-standard '*.c' '*.h' '*.cu' '*.cuh')
 

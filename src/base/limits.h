@@ -8,7 +8,7 @@
 enum {
     LIMIT_CONFIG_BYTES = 16 << 20,        // config.json is 24 KB; a hundred times the largest seen
     LIMIT_INDEX_BYTES = 64 << 20,         // the index of the full checkpoint is 216 KB
-    LIMIT_SAFETENSORS_HEADER = 100000000, // the format's own cap
+    LIMIT_SAFETENSORS_HEADER = 16 << 20,  // 90 KB at full size; as JSON values in memory 40 times as much
     LIMIT_TOKENIZER_BYTES = 256 << 20,    // tokenizer.json is 13 to 20 MB
     LIMIT_TEMPLATE_BYTES = 1 << 20,       // chat_template.jinja is 8 KB
     LIMIT_MESSAGES_BYTES = 128 << 20,     // a conversation as JSON

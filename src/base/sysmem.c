@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+/* sysmem.c - memory figures from /proc and the control group, or the system's own calls.
+ *
+ * Owns:     nothing.  Thread: any. */
+#define _GNU_SOURCE
+#include "base/sysmem.h"
+
+#include "base/file.h"
+
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+/* The number behind `key` in a text such as /proc/meminfo, times 1024; 0 when it is not there. */
+static uint64_t sysmem_field(const char *path, StrView key) {
+    StrBuf text = {0};
+    uint64_t value = 0;
+    if (file_read_all(&text, path, 1 << 20, NULL) == STATUS_OK) {
+        size_t off = str_find(strbuf_view(&text), key);
+        if (off != SIZE_MAX)
+            value = strtoull(text.ptr + off + key.len, NULL, 10) * 1024;
+    }
+    strbuf_fini(&text);
+    return value;
+}
+
+/* A file that holds one number ("max" counts as none). */
+static uint64_t sysmem_number(const char *path) {
+    StrBuf text = {0};
+    uint64_t value = 0;
+    if (file_read_all(&text, path, 4096, NULL) == STATUS_OK)
+        value = strtoull(text.ptr, NULL, 10);
+    strbuf_fini(&text);
+    return value;
+}
+
+uint64_t sysmem_total(void) {
+    uint64_t total = sysmem_field("/proc/meminfo", STR("MemTotal:"));
+    if (total == 0) {
+        long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+        total = pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : 0;
+    }
+    uint64_t cap = sysmem_number("/sys/fs/cgroup/memory.max");
+    return cap && cap < total ? cap : total;
+}
+
+uint64_t sysmem_available(void) {
+    uint64_t available = sysmem_field("/proc/meminfo", STR("MemAvailable:"));
+    if (available == 0)
+        available = sysmem_total();
+    uint64_t cap = sysmem_number("/sys/fs/cgroup/memory.max");
+    uint64_t used = sysmem_number("/sys/fs/cgroup/memory.current");
+    if (cap && cap > used && cap - used < available)
+        available = cap - used;
+    return available;
+}
+
+uint64_t sysmem_peak(void) {
+    struct rusage usage;
+    if (getrusage(RUSAGE_SELF, &usage) != 0)
+        return 0;
+#ifdef __APPLE__
+    return (uint64_t)usage.ru_maxrss;
+#else
+    return (uint64_t)usage.ru_maxrss * 1024;
+#endif
+}

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+/* sysmem.h - how much memory this process may still use.
+ *
+ * Owns:     nothing.  Thread: any. */
+#ifndef LILY_BASE_SYSMEM_H
+#define LILY_BASE_SYSMEM_H
+
+#include <stdint.h>
+
+/* Bytes of memory of the machine, and of those that could be taken now without swapping; a limit
+ * of the control group counts where it is lower. 0: unknown. */
+uint64_t sysmem_total(void);
+uint64_t sysmem_available(void);
+/* Largest resident size of this process so far, bytes; 0: unknown. */
+uint64_t sysmem_peak(void);
+
+#endif

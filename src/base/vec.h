@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+/* vec.h - four floats or integers as one value, for portable loops that must stay in registers.
+ * Every operation is that of its lanes, so results are those of scalar code.
+ *
+ * Owns:     nothing.  Thread: any. */
+#ifndef LILY_BASE_VEC_H
+#define LILY_BASE_VEC_H
+
+#include <stdint.h>
+#include <string.h>
+
+/* gcc and clang have vector types on every machine; where there are no vector registers they
+ * compile to scalars. */
+#define VEC4(type) type __attribute__((vector_size(4 * sizeof(type))))
+typedef VEC4(float) F32x4;
+typedef VEC4(int32_t) I32x4;
+typedef VEC4(uint32_t) U32x4;
+
+/* Any address. */
+static inline F32x4 vec_load(const float *p) {
+    F32x4 v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+static inline U32x4 vec_load_u32(const uint32_t *p) {
+    U32x4 v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+static inline void vec_store(float *p, F32x4 v) { memcpy(p, &v, sizeof v); }
+static inline F32x4 vec_splat(float x) { return (F32x4){x, x, x, x}; }
+
+/* Integers below 2^31 as floats. */
+static inline F32x4 vec_from_u32(U32x4 v) { return __builtin_convertvector((I32x4)v, F32x4); }
+/* The same bits. */
+static inline F32x4 vec_from_bits(U32x4 v) { return (F32x4)v; }
+static inline U32x4 vec_bits(F32x4 v) { return (U32x4)v; }
+
+static inline float vec_sum(F32x4 v) { return (v[0] + v[1]) + (v[2] + v[3]); }
+
+#endif

@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: Apache-2.0
+/* options.c - the option table, the parser over it, and the help made from it.
+ *
+ * Path:     main.c.
+ * Owns:     nothing.  Thread: main.
+ * Not here: what a verb does (one file each). */
+#define _POSIX_C_SOURCE 200809L // strnlen
+#include "cli/options.h"
+
+#include "base/checked.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stddef.h>
+#include <string.h>
+
+typedef enum OptionType {
+    OPTION_FLAG,
+    OPTION_INT,
+    OPTION_REAL,
+    OPTION_TEXT,
+    OPTION_STOPS
+} OptionType;
+
+typedef struct Option {
+    const char *name; // without dashes
+    char letter;      // 0: none
+    OptionType type;
+    size_t offset;     // in CliArgs
+    double low, high;  // of numbers
+    const char *value; // its name in the help; NULL for flags
+    const char *verbs; // names with a space before and behind each; "*": all with a model
+    const char *help;
+} Option;
+
+#define AT(field) offsetof(CliArgs, field)
+#define WITH_MODEL " generate bench eval logits tokenize detokenize template inspect "
+#define WITH_ENGINE " generate bench eval logits inspect "
+#define SAMPLES " generate "
+
+static const Option OPTIONS[] = {
+    {"model", 'm', OPTION_TEXT, AT(model), 0, 0, "DIR", WITH_MODEL,
+     "checkpoint folder, or synth:SHAPE[,layers=N][,seed=S]"},
+    {"backend", 0, OPTION_TEXT, AT(backend), 0, 0, "NAME", WITH_ENGINE,
+     "ref, ref64, cpu, cuda, metal or auto (default auto)"},
+    {"device", 0, OPTION_INT, AT(device), 0, 1024, "N", WITH_ENGINE, "device number (default 0)"},
+    {"threads", 0, OPTION_INT, AT(threads), 1, LIMIT_THREADS, "N", WITH_ENGINE " synth ",
+     "CPU threads (default: all CPUs)"},
+    {"ctx", 0, OPTION_INT, AT(ctx), 1, LIMIT_CONTEXT, "N", WITH_ENGINE,
+     "tokens of the whole KV pool (default: what fits, at most 32768)"},
+    {"chunk", 0, OPTION_INT, AT(chunk), 1, LIMIT_CONTEXT, "N", WITH_ENGINE,
+     "prefill rows of one step, rounded up to 64 (default 1024)"},
+    {"cpu-mask", 0, OPTION_TEXT, AT(mask), 0, 0, "NAMES", WITH_ENGINE " doctor ",
+     "CPU kernel columns not to use, separated by commas"},
+    {"f32", 0, OPTION_FLAG, AT(is_f32), 0, 0, NULL, WITH_ENGINE,
+     "test mode: activations are not rounded to bf16"},
+    {"json", 0, OPTION_FLAG, AT(is_json), 0, 0, NULL,
+     " generate eval logits tokenize detokenize template inspect synth doctor ",
+     "machine-readable output on stdout"},
+
+    {"prompt", 'p', OPTION_TEXT, AT(prompt), 0, 0, "TEXT", SAMPLES,
+     "the user's message (\"-\": read standard input)"},
+    {"system", 0, OPTION_TEXT, AT(system), 0, 0, "TEXT", SAMPLES, "system message"},
+    {"raw", 0, OPTION_FLAG, AT(is_raw), 0, 0, NULL, SAMPLES,
+     "TEXT is the prompt itself: no template"},
+    {"ids", 0, OPTION_TEXT, AT(ids), 0, 0, "1,2,3", " generate logits ",
+     "token ids of the prompt; @FILE reads them from a file"},
+    {"no-think", 0, OPTION_FLAG, AT(is_no_think), 0, 0, NULL, SAMPLES,
+     "answer without a thinking block"},
+    {"max-tokens", 'n', OPTION_INT, AT(max_tokens), 1, LIMIT_CONTEXT, "N", SAMPLES,
+     "new tokens at most (default: until the context is full)"},
+    {"temp", 0, OPTION_REAL, AT(temp), 0, 100, "X", SAMPLES,
+     "temperature; 0 takes the most likely token (default: the model's)"},
+    {"top-k", 0, OPTION_INT, AT(top_k), 0, LIMIT_VOCAB, "K", SAMPLES,
+     "keep the K most likely tokens; 0: all (default: the model's)"},
+    {"top-p", 0, OPTION_REAL, AT(top_p), 0, 1, "P", SAMPLES,
+     "keep the smallest set of probability P (default: the model's)"},
+    {"min-p", 0, OPTION_REAL, AT(min_p), 0, 1, "P", SAMPLES,
+     "drop tokens below P times the most likely (default 0)"},
+    {"repetition-penalty", 0, OPTION_REAL, AT(repetition), 0, 100, "X", SAMPLES,
+     "divides the logits of tokens seen before (default 1)"},
+    {"presence-penalty", 0, OPTION_REAL, AT(presence), -100, 100, "X", SAMPLES,
+     "subtracted from tokens generated before (default 0)"},
+    {"frequency-penalty", 0, OPTION_REAL, AT(frequency), -100, 100, "X", SAMPLES,
+     "subtracted for each time a token was generated (default 0)"},
+    {"logit-bias", 0, OPTION_TEXT, AT(logit_bias), 0, 0, "ID:X,...", SAMPLES,
+     "added to the logits of these ids"},
+    {"seed", 0, OPTION_INT, AT(seed), 0, 9007199254740992.0, "S", SAMPLES " synth ",
+     "random seed: same seed, same text (default: from the clock; synth: 0)"},
+    {"stop", 0, OPTION_STOPS, 0, 0, 0, "TEXT", SAMPLES,
+     "end the answer before this text; may be given several times"},
+    {"ignore-eos", 0, OPTION_FLAG, AT(is_past_end), 0, 0, NULL, SAMPLES,
+     "go on past end-of-text tokens"},
+
+    {"out", 'o', OPTION_TEXT, AT(out), 0, 0, "PATH", " logits synth ",
+     "where the result goes: a file (logits) or a folder (synth)"},
+    {"last", 0, OPTION_FLAG, AT(is_last), 0, 0, NULL, " logits ", "only the last position"},
+    {"taps", 0, OPTION_FLAG, AT(is_taps), 0, 0, NULL, " logits ",
+     "also the residual stream after each layer, as layer.N [n, hidden]"},
+
+    {"plain", 0, OPTION_FLAG, AT(is_plain), 0, 0, NULL, " tokenize ",
+     "special tokens' spellings are ordinary text"},
+    {"skip-special", 0, OPTION_FLAG, AT(is_skip_special), 0, 0, NULL, " detokenize ",
+     "leave special tokens out"},
+    {"tools", 0, OPTION_TEXT, AT(tools), 0, 0, "FILE", " template parse ", "tools as a JSON list"},
+    {"family", 0, OPTION_TEXT, AT(family), 0, 0, "NAME", " template ",
+     "qwen3.6, qwen3.5 or qwen3.5-small, whatever the checkpoint has"},
+    {"no-generation-prompt", 0, OPTION_FLAG, AT(is_no_prompt), 0, 0, NULL, " template ",
+     "leave the opening of the answer out"},
+    {"no-think", 0, OPTION_FLAG, AT(is_no_think), 0, 0, NULL, " template ",
+     "thinking switched off (default: the template's own default)"},
+    {"thinking", 0, OPTION_FLAG, AT(is_thinking), 0, 0, NULL, " template parse ",
+     "template: thinking switched on; parse: the prompt opened a thinking block"},
+    {"split", 0, OPTION_INT, AT(split), 1, 1 << 30, "N", " parse ", "feed N bytes at a time"},
+    {"events", 0, OPTION_FLAG, AT(is_events), 0, 0, NULL, " parse ",
+     "print the streamed events, one JSON object a line"},
+
+    {"shape", 0, OPTION_TEXT, AT(shape), 0, 0, "NAME", " synth ", "which model shape"},
+    {"layers", 0, OPTION_INT, AT(layers), 1, LIMIT_LAYERS, "N", " synth ",
+     "layers (default: the shape's own)"},
+    {"force", 0, OPTION_FLAG, AT(is_force), 0, 0, NULL, " synth ",
+     "write over a checkpoint that is there"},
+
+    {"contexts", 0, OPTION_TEXT, AT(contexts), 0, 0, "256,4096", " bench ",
+     "context lengths, separated by commas (default 256)"},
+    {"steps", 0, OPTION_INT, AT(steps), 1, 1 << 20, "N", " bench ",
+     "decode steps of each measurement (default 64)"},
+    {"rounds", 0, OPTION_INT, AT(rounds), 1, 1000, "N", " bench ", "repetitions (default 3)"},
+    {"json", 0, OPTION_TEXT, AT(json_out), 0, 0, "FILE", " bench ",
+     "write the result as one JSON object (\"-\": standard output)"},
+};
+
+static bool option_is_for(const Option *o, const CliVerb *verb) {
+    char word[64];
+    snprintf(word, sizeof word, " %s ", verb->name);
+    return strstr(o->verbs, word) != NULL;
+}
+
+/* Edit distance of two short names (insert, delete, replace), capped by their lengths. */
+static int name_distance(const char *a, const char *b) {
+    enum { MAX = 31 };
+    int na = (int)strnlen(a, MAX), nb = (int)strnlen(b, MAX);
+    int row[MAX + 1];
+    for (int j = 0; j <= nb; j++)
+        row[j] = j;
+    for (int i = 1; i <= na; i++) {
+        int diagonal = row[0];
+        row[0] = i;
+        for (int j = 1; j <= nb; j++) {
+            int above = row[j];
+            int best = min_i32(above, row[j - 1]) + 1;
+            row[j] = min_i32(best, diagonal + (a[i - 1] != b[j - 1]));
+            diagonal = above;
+        }
+    }
+    return row[nb];
+}
+
+const CliVerb *cli_verb_find(const char *name) {
+    for (int i = 0; i < CLI_N_VERBS; i++)
+        if (strcmp(CLI_VERBS[i].name, name) == 0)
+            return &CLI_VERBS[i];
+    return NULL;
+}
+
+const char *cli_nearest_verb(const char *name) {
+    const char *best = "";
+    int least = 4;
+    for (int i = 0; i < CLI_N_VERBS; i++) {
+        int d = name_distance(name, CLI_VERBS[i].name);
+        if (d < least) {
+            least = d;
+            best = CLI_VERBS[i].name;
+        }
+    }
+    return best;
+}
+
+static const Option *option_find(const CliVerb *verb, const char *name, size_t len) {
+    for (size_t i = 0; i < COUNT_OF(OPTIONS); i++) {
+        const Option *o = &OPTIONS[i];
+        if (option_is_for(o, verb) && strlen(o->name) == len && memcmp(o->name, name, len) == 0)
+            return o;
+    }
+    return NULL;
+}
+
+static const Option *option_find_letter(const CliVerb *verb, char letter) {
+    for (size_t i = 0; i < COUNT_OF(OPTIONS); i++)
+        if (OPTIONS[i].letter == letter && option_is_for(&OPTIONS[i], verb))
+            return &OPTIONS[i];
+    return NULL;
+}
+
+static void option_refuse(const CliVerb *verb, const char *word) {
+    const char *name = word + strspn(word, "-");
+    const Option *best = NULL;
+    int least = 4;
+    for (size_t i = 0; i < COUNT_OF(OPTIONS); i++) {
+        if (!option_is_for(&OPTIONS[i], verb))
+            continue;
+        int d = name_distance(name, OPTIONS[i].name);
+        if (d < least) {
+            least = d;
+            best = &OPTIONS[i];
+        }
+    }
+    if (best)
+        fprintf(stderr, "lily %s: unknown option %s; did you mean --%s?\n", verb->name, word,
+                best->name);
+    else
+        fprintf(stderr, "lily %s: unknown option %s; `lily %s --help` lists them\n", verb->name,
+                word, verb->name);
+}
+
+/* Stores one option's value; false after a message. */
+static bool option_store(CliArgs *out, const CliVerb *verb, const Option *o, const char *value) {
+    char *field = (char *)out + o->offset;
+    char *end = NULL;
+    errno = 0;
+    if (o->type == OPTION_TEXT) {
+        *(const char **)(void *)field = value;
+    } else if (o->type == OPTION_STOPS) {
+        if (out->n_stops == LIMIT_STOP_STRINGS) {
+            fprintf(stderr, "lily %s: --stop: at most %d times\n", verb->name, LIMIT_STOP_STRINGS);
+            return false;
+        }
+        out->stops[out->n_stops++] = value;
+    } else if (o->type == OPTION_INT) {
+        long long v = strtoll(value, &end, 10);
+        if (end == value || *end || errno || (double)v < o->low || (double)v > o->high) {
+            fprintf(stderr, "lily %s: --%s: expected a whole number from %.0f to %.0f, found %s\n",
+                    verb->name, o->name, o->low, o->high, value);
+            return false;
+        }
+        *(int64_t *)(void *)field = v;
+    } else {
+        double v = strtod(value, &end);
+        if (end == value || *end || !(v >= o->low && v <= o->high)) {
+            fprintf(stderr, "lily %s: --%s: expected a number from %g to %g, found %s\n",
+                    verb->name, o->name, o->low, o->high, value);
+            return false;
+        }
+        *(double *)(void *)field = v;
+    }
+    return true;
+}
+
+/* One word that begins with a dash; *i moves over its value. */
+static bool cli_parse_option(CliArgs *out, const CliVerb *verb, int argc, char **argv, int *i) {
+    const char *word = argv[*i];
+    const Option *o = NULL;
+    const char *value = NULL;
+    if (word[1] == '-') {
+        size_t len = strcspn(word + 2, "=");
+        o = option_find(verb, word + 2, len);
+        if (o && word[2 + len] == '=')
+            value = word + 3 + len;
+    } else if (word[2] == 0) {
+        o = option_find_letter(verb, word[1]);
+    }
+    if (!o) {
+        option_refuse(verb, word);
+        return false;
+    }
+    if (o->type == OPTION_FLAG) {
+        if (value) {
+            fprintf(stderr, "lily %s: --%s takes no value\n", verb->name, o->name);
+            return false;
+        }
+        *(bool *)(void *)((char *)out + o->offset) = true;
+        return true;
+    }
+    if (!value && *i + 1 < argc)
+        value = argv[++*i];
+    if (!value) {
+        fprintf(stderr, "lily %s: --%s: expected %s\n", verb->name, o->name, o->value);
+        return false;
+    }
+    return option_store(out, verb, o, value);
+}
+
+bool cli_parse(CliArgs *out, const CliVerb *verb, int argc, char **argv) {
+    *out = (CliArgs){.seed = -1,
+                     .top_k = -1,
+                     .temp = NAN,
+                     .top_p = NAN,
+                     .min_p = NAN,
+                     .repetition = NAN,
+                     .presence = NAN,
+                     .frequency = NAN};
+    bool is_only_positional = false;
+    for (int i = 0; i < argc; i++) {
+        const char *word = argv[i];
+        if (!is_only_positional && strcmp(word, "--") == 0) {
+            is_only_positional = true;
+        } else if (!is_only_positional && (!strcmp(word, "--help") || !strcmp(word, "-h"))) {
+            out->is_help = true;
+            return true;
+        } else if (!is_only_positional && word[0] == '-' && word[1]) {
+            if (!cli_parse_option(out, verb, argc, argv, &i))
+                return false;
+        } else if (out->n_positional < verb->max_positional) {
+            out->positional[out->n_positional++] = word;
+        } else {
+            fprintf(stderr, "lily %s: one word too many: %s\n", verb->name, word);
+            return false;
+        }
+    }
+    if (out->n_positional < verb->min_positional) {
+        fprintf(stderr, "usage: lily %s %s\n", verb->name, verb->usage);
+        return false;
+    }
+    return true;
+}
+
+void cli_print_help(FILE *to) {
+    fprintf(to, "lily runs Qwen3.5/3.6 mixture-of-experts models on this machine.\n\n"
+                "usage: lily VERB [options]\n\n");
+    for (int i = 0; i < CLI_N_VERBS; i++)
+        fprintf(to, "  %-11s %s\n", CLI_VERBS[i].name, CLI_VERBS[i].summary);
+    fprintf(to, "\n`lily VERB --help` lists a verb's options; `lily --version` says what this "
+                "program is.\nResults go to standard output, everything else to standard error.\n"
+                "Exit status: 0 good, 1 the run failed, 2 wrong usage.\n");
+}
+
+void cli_print_verb_help(FILE *to, const CliVerb *verb) {
+    fprintf(to, "usage: lily %s %s\n\n%s.\n", verb->name, verb->usage, verb->summary);
+    if (verb->detail)
+        fprintf(to, "\n%s\n", verb->detail);
+    fprintf(to, "\noptions:\n");
+    for (size_t i = 0; i < COUNT_OF(OPTIONS); i++) {
+        const Option *o = &OPTIONS[i];
+        if (!option_is_for(o, verb))
+            continue;
+        char left[64];
+        int n = o->letter ? snprintf(left, sizeof left, "-%c, ", o->letter)
+                          : snprintf(left, sizeof left, "    ");
+        snprintf(left + n, sizeof left - (size_t)n, "--%s%s%s", o->name, o->value ? " " : "",
+                 o->value ? o->value : "");
+        fprintf(to, "  %-30s %s\n", left, o->help);
+    }
+    fprintf(to, "  %-30s %s\n", "-h, --help", "this text");
+}

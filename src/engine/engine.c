@@ -1,0 +1,417 @@
+// SPDX-License-Identifier: Apache-2.0
+/* engine.c - the scheduler: which rows of which sequences make up the next step.
+ *
+ * Path:     engine_add queues -> engine_admit gives blocks and a slot -> engine_build fills a Batch
+ *           -> backend -> engine_deliver hands the ids on.
+ * Owns:     the Backend, KV blocks, slots.  Thread: engine.
+ * Not here: the sizes (plan.c), text (turn.c). */
+#include "engine/engine.h"
+
+#include "base/checked.h"
+#include "base/clock.h"
+#include "base/mem.h"
+#include "engine/blocks.h"
+#include "engine/plan.h"
+
+#include <string.h>
+
+typedef enum SeqState { STATE_WAITING, STATE_ACTIVE, STATE_ENDED } SeqState;
+
+struct Seq {
+    Seq *next; // in the waiting list
+    SeqState state;
+    int32_t slot; // index in Engine.active, state slot and sampler; -1: none yet
+    int32_t n_prompt;
+    int32_t n_known;  // ids on the host: prompt and delivered answer
+    int32_t n_done;   // positions that were submitted
+    int32_t n_flight; // steps in flight that hold this sequence
+    int32_t max_new;  // new ids at most, >= 1
+    int32_t *ids;     // [n_prompt + max_new]
+    int32_t *blocks;  // [n_blocks] for every position that can come
+    int32_t n_blocks;
+    int32_t stop_ids[LIMIT_EOS];
+    int32_t n_stop_ids;
+    int32_t last_step;  // number of the last step that holds it
+    int32_t last_index; // its index in that step
+    bool is_cancelled;
+    SampleParams sample; // bias is owned
+    SeqSink sink;
+    SeqFigures figures;
+};
+
+/* A submitted step and whose rows it holds. */
+typedef struct Flight {
+    Batch batch;
+    BatchSeq *parts; // [max_seqs]
+    Seq **seqs;      // [max_seqs]
+    int32_t *ids;    // [max_rows]
+} Flight;
+
+struct Engine {
+    EnginePlan plan;
+    Backend *backend;
+    Blocks blocks;
+    Seq **active; // [max_seqs] by slot; NULL: free
+    Seq *first_waiting, *last_waiting;
+    int32_t depth;
+    int32_t step; // number of the next step to submit
+    int32_t n_flight;
+    Flight flights[BATCH_IN_FLIGHT]; // step s stands in flights[s % BATCH_IN_FLIGHT]
+    BatchResult *results;            // [max_seqs]
+    int32_t turn;                    // which active sequence is offered prefill rows first
+};
+
+static void seq_free(Seq *seq) {
+    if (!seq)
+        return;
+    mem_free((void *)seq->sample.bias);
+    mem_free(seq->ids);
+    mem_free(seq->blocks);
+    mem_free(seq);
+}
+
+static Status flight_init(Flight *f, const EnginePlan *plan, int32_t max_rows, Err *err) {
+    f->parts = mem_zalloc((size_t)plan->max_seqs, sizeof *f->parts);
+    f->seqs = mem_zalloc((size_t)plan->max_seqs, sizeof(Seq *));
+    f->ids = mem_zalloc((size_t)max_rows, sizeof *f->ids);
+    return f->parts && f->seqs && f->ids ? STATUS_OK
+                                         : err_memory(err, "step", (size_t)max_rows * 4);
+}
+
+Status engine_open(Engine **out, const Weights *w, const EngineOptions *options,
+                   const Progress *progress, const Log *log, Err *err) {
+    EnginePlan plan;
+    TRY(engine_plan(&plan, w, options, err));
+    Engine *e = mem_zalloc(1, sizeof *e);
+    if (!e)
+        return err_memory(err, "engine", sizeof *e);
+    Status status;
+    e->plan = plan;
+    e->depth = options->depth == 2 ? 2 : 1;
+    BackendPlan backend_plan = engine_backend_plan(&plan, options);
+    e->active = mem_zalloc((size_t)plan.max_seqs, sizeof(Seq *));
+    e->results = mem_zalloc((size_t)plan.max_seqs, sizeof *e->results);
+    if (!e->active || !e->results) {
+        status = err_memory(err, "engine", (size_t)plan.max_seqs * sizeof *e->results);
+        goto fail;
+    }
+    for (int i = 0; i < BATCH_IN_FLIGHT; i++)
+        TRY_GOTO(status, flight_init(&e->flights[i], &plan, backend_plan.max_rows, err));
+    TRY_GOTO(status, blocks_init(&e->blocks, backend_plan.n_blocks, err));
+    TRY_GOTO(status,
+             backend_open(&e->backend, options->kind, w, &backend_plan, progress, log, err));
+    *out = e;
+    return STATUS_OK;
+fail:
+    engine_close(e);
+    return status;
+}
+
+const EnginePlan *engine_settled(const Engine *e) { return &e->plan; }
+Backend *engine_backend(Engine *e) { return e->backend; }
+const ModelConfig *engine_config(const Engine *e) { return backend_config(e->backend); }
+SeqFigures engine_seq_figures(const Seq *seq) { return seq->figures; }
+
+static Status engine_check_request(const Engine *e, const SeqRequest *r, Err *err) {
+    int32_t vocab = engine_config(e)->vocab;
+    if (r->n_ids < 1)
+        return err_set(err, STATUS_INVALID, "prompt: expected at least one token, found none");
+    for (int32_t i = 0; i < r->n_ids; i++)
+        if (r->ids[i] < 0 || r->ids[i] >= vocab)
+            return err_set(err, STATUS_INVALID,
+                           "token %d of the prompt: expected 0 to %d, found %d", i, vocab - 1,
+                           r->ids[i]);
+    if (r->max_tokens < 0)
+        return err_set(err, STATUS_INVALID, "max_tokens: expected 0 or more, found %d",
+                       r->max_tokens);
+    if (r->n_stop_ids < 0 || r->n_stop_ids > LIMIT_EOS)
+        return err_set(err, STATUS_INVALID, "stop ids: expected at most %d, found %d", LIMIT_EOS,
+                       r->n_stop_ids);
+    if (r->n_ids >= e->plan.limit_tok)
+        return err_set(err, STATUS_CONTEXT,
+                       "the prompt has %d tokens, the context holds %d and the answer needs one",
+                       r->n_ids, e->plan.limit_tok);
+    return STATUS_OK;
+}
+
+Status engine_add(Engine *e, const SeqRequest *r, SeqSink sink, Seq **out, Err *err) {
+    TRY(engine_check_request(e, r, err));
+    Seq *seq = mem_zalloc(1, sizeof *seq);
+    if (!seq)
+        return err_memory(err, "sequence", sizeof *seq);
+    int32_t room = e->plan.limit_tok - r->n_ids;
+    seq->slot = -1;
+    seq->n_prompt = seq->n_known = r->n_ids;
+    seq->max_new = r->max_tokens == 0 ? room : min_i32(r->max_tokens, room);
+    seq->n_blocks = div_up_i32(seq->n_prompt + seq->max_new - 1, KV_BLOCK);
+    size_t n_ids = (size_t)seq->n_prompt + (size_t)seq->max_new;
+    seq->ids = mem_zalloc(n_ids, sizeof *seq->ids);
+    seq->blocks = mem_zalloc((size_t)seq->n_blocks, sizeof *seq->blocks);
+    seq->sample = r->sample;
+    seq->sample.bias = NULL;
+    LogitBias *bias = mem_zalloc((size_t)max_i32(r->sample.n_bias, 1), sizeof *bias);
+    if (!seq->ids || !seq->blocks || !bias) {
+        mem_free(bias);
+        seq_free(seq);
+        return err_memory(err, "sequence", n_ids * sizeof *seq->ids);
+    }
+    if (r->sample.n_bias > 0)
+        memcpy(bias, r->sample.bias, (size_t)r->sample.n_bias * sizeof *bias);
+    seq->sample.bias = bias;
+    memcpy(seq->ids, r->ids, (size_t)r->n_ids * sizeof *seq->ids);
+    seq->n_stop_ids = r->n_stop_ids;
+    if (r->n_stop_ids)
+        memcpy(seq->stop_ids, r->stop_ids, (size_t)r->n_stop_ids * sizeof *seq->stop_ids);
+    Status status = sample_params_check(&seq->sample, engine_config(e)->vocab, err);
+    if (status != STATUS_OK) {
+        seq_free(seq);
+        return status;
+    }
+    seq->sink = sink;
+    seq->figures = (SeqFigures){.n_prompt = r->n_ids, .added_ns = clock_now_ns()};
+    if (e->last_waiting)
+        e->last_waiting->next = seq;
+    else
+        e->first_waiting = seq;
+    e->last_waiting = seq;
+    if (out)
+        *out = seq;
+    return STATUS_OK;
+}
+
+/* Gives back what the sequence holds and tells its sink; the sequence is gone after it. */
+static void engine_end(Engine *e, Seq *seq, SeqEnd end, const Err *why) {
+    CHECK(seq->n_flight == 0);
+    if (seq->state == STATE_ACTIVE) {
+        for (int32_t i = 0; i < seq->n_blocks; i++)
+            blocks_release(&e->blocks, seq->blocks[i]);
+        e->active[seq->slot] = NULL;
+    } else {
+        Seq *before = NULL;
+        for (Seq *s = e->first_waiting; s != seq; s = s->next)
+            before = s;
+        if (before)
+            before->next = seq->next;
+        else
+            e->first_waiting = seq->next;
+        if (e->last_waiting == seq)
+            e->last_waiting = before;
+    }
+    seq->state = STATE_ENDED;
+    Err none = {0};
+    seq->sink.end(seq->sink.ctx, end, why ? why : &none);
+    seq_free(seq);
+}
+
+void engine_cancel(Engine *e, Seq *seq) {
+    if (seq->n_flight)
+        seq->is_cancelled = true;
+    else
+        engine_end(e, seq, SEQ_CANCELLED, NULL);
+}
+
+/* Moves waiting sequences into free slots, first come first served, while blocks are enough for
+ * all that they may ever write: an admitted sequence never runs out in the middle of an answer. */
+static void engine_admit(Engine *e) {
+    for (int32_t slot = 0; slot < e->plan.max_seqs && e->first_waiting; slot++) {
+        if (e->active[slot])
+            continue;
+        Seq *seq = e->first_waiting;
+        if (!blocks_take(&e->blocks, seq->blocks, seq->n_blocks))
+            return;
+        e->first_waiting = seq->next;
+        if (!e->first_waiting)
+            e->last_waiting = NULL;
+        seq->next = NULL;
+        seq->slot = slot;
+        seq->state = STATE_ACTIVE;
+        e->active[slot] = seq;
+        Err err = {0};
+        if (backend_sampler_set(e->backend, slot, &seq->sample, seq->ids, seq->n_prompt, 0, &err) !=
+            STATUS_OK)
+            engine_end(e, seq, SEQ_FAILED, &err);
+    }
+}
+
+/* Adds n rows of a sequence to the step being built. */
+static void engine_add_part(Engine *e, Flight *f, Seq *seq, int32_t n_rows) {
+    Batch *b = &f->batch;
+    bool is_decode = seq->n_done >= seq->n_prompt;
+    bool is_last = seq->n_done + n_rows >= seq->n_prompt;
+    int32_t carry = -1;
+    if (is_decode && seq->n_done >= seq->n_known) { // its id is still on the device
+        CHECK(seq->last_step == e->step - 1);
+        carry = seq->last_index;
+    } else {
+        memcpy(f->ids + b->n_rows, seq->ids + seq->n_done, (size_t)n_rows * sizeof *f->ids);
+    }
+    f->parts[b->n_seqs] = (BatchSeq){
+        .phase = is_decode ? PHASE_DECODE : PHASE_PREFILL,
+        .row0 = b->n_rows,
+        .n_rows = n_rows,
+        .pos0 = seq->n_done,
+        .slot = seq->slot,
+        .blocks = seq->blocks,
+        .want = WANT_NOTHING,
+        .sampler = is_last ? seq->slot : -1,
+        .carry = carry,
+    };
+    f->seqs[b->n_seqs] = seq;
+    seq->last_step = e->step;
+    seq->last_index = b->n_seqs++;
+    seq->n_done += n_rows;
+    seq->n_flight++;
+    b->n_rows += n_rows;
+}
+
+/* Whether a decoding sequence may take part in the next step: its next id is known or comes from
+ * the step just submitted, and the answer may still grow. */
+static bool engine_can_decode(const Seq *seq) {
+    return seq->n_done >= seq->n_prompt && seq->n_done < seq->n_prompt + seq->max_new - 1 &&
+           !seq->is_cancelled && seq->n_done <= seq->n_known;
+}
+
+/* Fills the next flight: every decode, then prefill pieces. False: nothing to run. */
+static bool engine_build(Engine *e, Flight *f) {
+    f->batch = (Batch){.seqs = f->parts, .ids = f->ids};
+    int32_t n = e->plan.max_seqs;
+    for (int32_t i = 0; i < n; i++)
+        if (e->active[i] && engine_can_decode(e->active[i]))
+            engine_add_part(e, f, e->active[i], 1);
+    int32_t left = e->plan.chunk_tok;
+    for (int32_t i = 0; i < n && left > 0; i++) {
+        int32_t slot = (e->turn + i) % n;
+        Seq *seq = e->active[slot];
+        if (!seq || seq->is_cancelled || seq->n_done >= seq->n_prompt)
+            continue;
+        int32_t rows = seq->n_prompt - seq->n_done;
+        if (rows > left)
+            rows = left / RECUR_CHUNK * RECUR_CHUNK; // cut at an absolute multiple only
+        if (rows == 0)
+            break;
+        engine_add_part(e, f, seq, rows);
+        left -= rows;
+        e->turn = slot; // whoever is in the middle of its prompt goes first
+    }
+    return f->batch.n_seqs > 0;
+}
+
+/* For a sequence whose sink has had its last call already. */
+static void engine_ignore_end(void *ctx, SeqEnd end, const Err *err) {
+    UNUSED(ctx);
+    UNUSED(end);
+    UNUSED(err);
+}
+
+/* Ends a sequence that a step in flight may still hold: its sink hears of it now, its blocks are
+ * free when that step has been read. */
+static void engine_end_soon(Engine *e, Seq *seq, SeqEnd end, const Err *why) {
+    if (seq->n_flight == 0) {
+        engine_end(e, seq, end, why);
+        return;
+    }
+    SeqSink sink = seq->sink;
+    seq->sink = (SeqSink){.end = engine_ignore_end};
+    seq->is_cancelled = true;
+    sink.end(sink.ctx, end, why);
+}
+
+/* One sequence's news of a step: its new id, or its end. */
+static void engine_deliver_one(Engine *e, Seq *seq, const BatchSeq *part, const BatchResult *r) {
+    if (seq->is_cancelled) {
+        if (seq->n_flight == 0)
+            engine_end(e, seq, SEQ_CANCELLED, NULL);
+        return;
+    }
+    SeqEnd end = SEQ_RUNNING;
+    Err err = {0};
+    if (r->bad_layer >= 0) {
+        end = SEQ_FAILED;
+        const ModelConfig *c = engine_config(e);
+        char place[32] = "in the logits";
+        if (r->bad_layer < c->n_layers)
+            snprintf(place, sizeof place, "after layer %d", r->bad_layer);
+        err.code =
+            err_set(&err, STATUS_NUMERIC, "NaN or infinity %s at position %d", place, r->bad_pos);
+    } else if (part->sampler >= 0) {
+        int32_t id = r->sample.id;
+        for (int32_t i = 0; i < seq->n_stop_ids; i++)
+            if (id == seq->stop_ids[i])
+                end = SEQ_STOP_ID;
+        if (end == SEQ_RUNNING) {
+            seq->ids[seq->n_known++] = id;
+            seq->figures.last_token_ns = clock_now_ns();
+            if (seq->figures.n_generated++ == 0)
+                seq->figures.first_token_ns = seq->figures.last_token_ns;
+            if (seq->sink.token && !seq->sink.token(seq->sink.ctx, &r->sample))
+                end = SEQ_STOP_SINK;
+            else if (seq->n_known == seq->n_prompt + seq->max_new)
+                end = SEQ_LENGTH;
+        }
+    }
+    if (end != SEQ_RUNNING)
+        engine_end_soon(e, seq, end, &err);
+}
+
+/* Reads the oldest step in flight. */
+static void engine_deliver(Engine *e) {
+    Flight *f = &e->flights[(e->step - e->n_flight) % BATCH_IN_FLIGHT];
+    Err err = {0};
+    Status status = backend_wait(e->backend, e->results, &err);
+    e->n_flight--;
+    for (int32_t i = 0; i < f->batch.n_seqs; i++) {
+        Seq *seq = f->seqs[i];
+        seq->n_flight--;
+        if (status == STATUS_OK)
+            engine_deliver_one(e, seq, &f->parts[i], &e->results[i]);
+        else
+            engine_end_soon(e, seq, SEQ_FAILED, &err);
+    }
+}
+
+void engine_step(Engine *e, bool *is_idle) {
+    engine_admit(e);
+    Flight *f = &e->flights[e->step % BATCH_IN_FLIGHT];
+    bool is_built = e->n_flight < e->depth && engine_build(e, f);
+    if (is_built) {
+        Err err = {0};
+        if (backend_submit(e->backend, &f->batch, &err) == STATUS_OK) {
+            e->step++;
+            e->n_flight++;
+        } else {
+            for (int32_t i = 0; i < f->batch.n_seqs; i++) {
+                f->seqs[i]->n_flight--;
+                engine_end_soon(e, f->seqs[i], SEQ_FAILED, &err);
+            }
+        }
+    }
+    if (e->n_flight == e->depth || (e->n_flight > 0 && !is_built))
+        engine_deliver(e);
+    if (is_idle) {
+        *is_idle = e->n_flight == 0 && !e->first_waiting;
+        for (int32_t i = 0; i < e->plan.max_seqs; i++)
+            *is_idle = *is_idle && !e->active[i];
+    }
+}
+
+void engine_close(Engine *e) {
+    if (!e)
+        return;
+    while (e->n_flight > 0)
+        engine_deliver(e);
+    for (int32_t i = 0; e->active && i < e->plan.max_seqs; i++)
+        if (e->active[i])
+            engine_end(e, e->active[i], SEQ_CANCELLED, NULL);
+    while (e->first_waiting)
+        engine_end(e, e->first_waiting, SEQ_CANCELLED, NULL);
+    backend_close(e->backend);
+    blocks_fini(&e->blocks);
+    for (int i = 0; i < BATCH_IN_FLIGHT; i++) {
+        mem_free(e->flights[i].parts);
+        mem_free(e->flights[i].seqs);
+        mem_free(e->flights[i].ids);
+    }
+    mem_free(e->active);
+    mem_free(e->results);
+    mem_free(e);
+}

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+/* engine.h - many sequences of token ids over one backend: admission, prefill in pieces beside
+ * running decodes, sampling, ends.
+ *
+ * Path:     turn.c (and verbs that speak ids) add sequences; the owner calls engine_step in a loop.
+ * Owns:     the Backend, KV blocks, state slots and samplers of its sequences.
+ * Thread:   all calls from one thread.
+ * Not here: text (turn.h), JSON (src/wire). */
+#ifndef LILY_ENGINE_ENGINE_H
+#define LILY_ENGINE_ENGINE_H
+
+#include "backend/backend.h"
+
+typedef struct Engine Engine;
+typedef struct Seq Seq;
+
+/* {0} asks for the defaults. */
+typedef struct EngineOptions {
+    BackendKind kind;
+    int32_t n_threads; // 0: all CPUs of this process
+    int32_t device;
+    const char *mask;  // kernel columns not to use
+    int32_t ctx_tok;   // tokens of the whole KV pool; 0: what the model allows and memory holds,
+                       // at most 32768
+    int32_t max_seqs;  // sequences at once; 0: 8
+    int32_t chunk_tok; // rows of prefill in one step, rounded up to 64; 0: 1024
+    int32_t depth;     // steps submitted before the first is read, 1 or 2; 0: 1
+    uint64_t budget_bytes; // memory of everything; 0: what the machine has free
+    bool is_f32_activations;
+} EngineOptions;
+
+/* Sizes that were settled. */
+typedef struct EnginePlan {
+    BackendNeeds needs;
+    int32_t ctx_tok;   // tokens of the KV pool, a multiple of KV_BLOCK
+    int32_t limit_tok; // longest sequence: the pool or the model's positions, whichever is less
+    int32_t chunk_tok;
+    int32_t max_seqs;
+    uint64_t budget_bytes;
+} EnginePlan;
+
+/* Plans without opening anything: what `inspect` prints. Returns STATUS_MEMORY with both figures
+ * when the plan does not fit the budget. */
+NODISCARD Status engine_plan(EnginePlan *out, const Weights *w, const EngineOptions *options,
+                             Err *err);
+
+/* Plans, opens the backend and packs the weights. Keeps nothing of w. */
+NODISCARD Status engine_open(Engine **out, const Weights *w, const EngineOptions *options,
+                             const Progress *progress, const Log *log, Err *err);
+/* Ends every sequence as cancelled (their sinks are called) and frees all. */
+void engine_close(Engine *e);
+const EnginePlan *engine_settled(const Engine *e);
+Backend *engine_backend(Engine *e);
+const ModelConfig *engine_config(const Engine *e);
+
+typedef enum SeqEnd {
+    SEQ_RUNNING,
+    SEQ_STOP_ID,   // an id of stop_ids was chosen; it is not reported as a token
+    SEQ_STOP_SINK, // the sink asked for it (a stop string)
+    SEQ_LENGTH,    // max_tokens or the context is used up
+    SEQ_CANCELLED,
+    SEQ_FAILED, // the Err says why
+} SeqEnd;
+
+/* Where a sequence's news goes; called inside engine_step, engine_cancel and engine_close.
+ *
+ * token  one new id; return false to end the sequence (SEQ_STOP_SINK). May be NULL. Neither may
+ *        call the engine.
+ * end    last call for this sequence, which is freed right after; must not be NULL. */
+typedef struct SeqSink {
+    bool (*token)(void *ctx, const SampleResult *sample);
+    void (*end)(void *ctx, SeqEnd end, const Err *err);
+    void *ctx;
+} SeqSink;
+
+typedef struct SeqRequest {
+    const int32_t *ids;      // [n_ids] prompt, each in [0, V); copied
+    int32_t n_ids;           // >= 1
+    int32_t max_tokens;      // new ids at most; 0: until the context is full
+    const int32_t *stop_ids; // [n_stop_ids] ids that end the answer; copied
+    int32_t n_stop_ids;      // 0..LIMIT_EOS; 0 goes on past end ids
+    SampleParams sample;
+} SeqRequest;
+
+/* Queues a sequence. *out (NULL allowed) is valid until its sink's end is called.
+ * Returns STATUS_CONTEXT with both numbers when the prompt leaves no room for one new id,
+ * STATUS_INVALID naming the field, STATUS_MEMORY. */
+NODISCARD Status engine_add(Engine *e, const SeqRequest *request, SeqSink sink, Seq **out,
+                            Err *err);
+/* Ends a sequence as soon as no step in flight holds it: at once, or inside the next engine_step.
+ */
+void engine_cancel(Engine *e, Seq *seq);
+/* Runs at most one step of the model and delivers its news; *is_idle (NULL allowed): nothing is
+ * left to do. A step that fails ends the sequences in it; the engine goes on. */
+void engine_step(Engine *e, bool *is_idle);
+
+/* Figures of a sequence for statistics. */
+typedef struct SeqFigures {
+    int32_t n_prompt, n_generated;
+    int64_t added_ns, first_token_ns, last_token_ns; // clock_now_ns; 0: not yet
+} SeqFigures;
+SeqFigures engine_seq_figures(const Seq *seq);
+
+#endif

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+/* plan.c - one memory budget over weights, KV blocks, state slots and scratch.
+ *
+ * Path:     engine_open and `lily inspect` call engine_plan.
+ * Owns:     nothing.  Thread: any. */
+#include "engine/plan.h"
+
+#include "base/checked.h"
+#include "base/sysmem.h"
+
+enum {
+    PLAN_CTX_DEFAULT = 32768, // tokens: 640 MiB of KV at the full shape
+    PLAN_SEQS_DEFAULT = 8,
+    PLAN_CHUNK_DEFAULT = 1024, // rows: 32 an expert of 256 with 8 chosen
+    PLAN_SEQS_MAX = 1024,
+};
+
+BackendPlan engine_backend_plan(const EnginePlan *plan, const EngineOptions *options) {
+    return (BackendPlan){
+        .max_rows = plan->chunk_tok + plan->max_seqs,
+        .max_seqs = plan->max_seqs,
+        .n_blocks = plan->ctx_tok / KV_BLOCK,
+        .n_slots = plan->max_seqs,
+        .n_samplers = plan->max_seqs,
+        .max_ctx = plan->limit_tok,
+        .n_threads = options->n_threads,
+        .device = options->device,
+        .mask = options->mask,
+        .is_f32_activations = options->is_f32_activations,
+    };
+}
+
+/* The needs of a plan with ctx_tok tokens of KV. */
+static Status plan_try(EnginePlan *plan, int32_t ctx_tok, const Weights *w,
+                       const EngineOptions *options, Err *err) {
+    plan->ctx_tok = (int32_t)round_up_size((size_t)ctx_tok, KV_BLOCK);
+    plan->limit_tok = min_i32(plan->ctx_tok, weights_config(w)->max_positions);
+    BackendPlan backend = engine_backend_plan(plan, options);
+    return backend_needs(&plan->needs, options->kind, w, &backend, err);
+}
+
+Status engine_plan(EnginePlan *out, const Weights *w, const EngineOptions *options, Err *err) {
+    const ModelConfig *c = weights_config(w);
+    if (options->ctx_tok < 0 || options->ctx_tok > LIMIT_CONTEXT)
+        return err_set(err, STATUS_INVALID, "context: expected 1 to %d tokens, found %d",
+                       LIMIT_CONTEXT, options->ctx_tok);
+    if (options->max_seqs < 0 || options->max_seqs > PLAN_SEQS_MAX)
+        return err_set(err, STATUS_INVALID, "sequences: expected 1 to %d, found %d", PLAN_SEQS_MAX,
+                       options->max_seqs);
+    if (options->chunk_tok < 0 || options->chunk_tok > LIMIT_CONTEXT)
+        return err_set(err, STATUS_INVALID, "prefill chunk: expected 1 to %d tokens, found %d",
+                       LIMIT_CONTEXT, options->chunk_tok);
+    EnginePlan plan = {
+        .max_seqs = options->max_seqs ? options->max_seqs : PLAN_SEQS_DEFAULT,
+        .budget_bytes = options->budget_bytes ? options->budget_bytes : sysmem_available(),
+    };
+    int32_t ctx = options->ctx_tok ? options->ctx_tok : min_i32(PLAN_CTX_DEFAULT, c->max_positions);
+    int32_t chunk = options->chunk_tok ? options->chunk_tok : PLAN_CHUNK_DEFAULT;
+    plan.chunk_tok = (int32_t)round_up_size((size_t)chunk, RECUR_CHUNK);
+    TRY(plan_try(&plan, ctx, w, options, err));
+    // Where the user named no context, a smaller one is better than none.
+    while (plan.budget_bytes && plan.needs.total_bytes > plan.budget_bytes && !options->ctx_tok &&
+           ctx > KV_BLOCK) {
+        ctx /= 2;
+        TRY(plan_try(&plan, ctx, w, options, err));
+    }
+    // Device memory is the device's own affair: backend_open refuses what it does not hold.
+    bool is_host = options->kind != BACKEND_CUDA && options->kind != BACKEND_METAL;
+    if (is_host && plan.budget_bytes && plan.needs.total_bytes > plan.budget_bytes)
+        return err_set(err, STATUS_MEMORY,
+                       "the plan needs %.2f GB (weights %.2f, KV for %d tokens %.2f, states %.2f, "
+                       "scratch %.2f), there are %.2f GB",
+                       (double)plan.needs.total_bytes * 1e-9,
+                       (double)plan.needs.weight_bytes * 1e-9, plan.ctx_tok,
+                       (double)plan.needs.block_bytes * plan.ctx_tok / KV_BLOCK * 1e-9,
+                       (double)plan.needs.slot_bytes * plan.max_seqs * 1e-9,
+                       (double)plan.needs.scratch_bytes * 1e-9, (double)plan.budget_bytes * 1e-9);
+    *out = plan;
+    return STATUS_OK;
+}

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+/* plan.h - settles the sizes of an engine before anything is allocated.
+ *
+ * Path:     engine_open and `lily inspect` call engine_plan.
+ * Owns:     nothing.  Thread: any. */
+#ifndef LILY_ENGINE_PLAN_H
+#define LILY_ENGINE_PLAN_H
+
+#include "engine/engine.h"
+
+/* The backend's part of a settled plan. */
+BackendPlan engine_backend_plan(const EnginePlan *plan, const EngineOptions *options);
+
+#endif

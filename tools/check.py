@@ -1,0 +1,135 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the whole test suite and prints `N passed, N failed, N skipped` last.
+
+Steps: tree, builds with gcc and clang, unit tests, fuzz corpora, address+undefined and thread
+sanitizers on the fast part, the Python tests. `--long` adds the long sizes.
+"""
+import argparse
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+JOBS = str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())
+# What the thread sanitizer runs: everything that starts threads.
+THREADED = ["test_pool", "test_engine", "test_cpu_equal", "test_weights", "test_synth"]
+PYPI = ["pytest", "jinja2", "tokenizers"]
+
+
+class Suite:
+    def __init__(self):
+        self.passed = self.failed = self.skipped = 0
+        self.faults = []
+
+    def add(self, name, passed, failed, skipped, seconds, output=""):
+        self.passed += passed
+        self.failed += failed
+        self.skipped += skipped
+        mark = "FAILED" if failed else "ok"
+        extra = f", {skipped} skipped" if skipped else ""
+        print(f"{mark:6} {name}: {passed} passed, {failed} failed{extra} ({seconds:.1f} s)", flush=True)
+        if failed:
+            self.faults.append(name)
+            print(output[-6000:], flush=True)
+
+    def skip(self, name, why):
+        self.skipped += 1
+        print(f"skip   {name}: {why}", flush=True)
+
+    def run(self, name, command, count=None, env=None):
+        """One command; count(output, status) -> (passed, failed, skipped), default its exit status."""
+        start = time.time()
+        try:
+            done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                  env={**os.environ, **(env or {})}, timeout=1500)
+            output, status = done.stdout.decode(errors="replace"), done.returncode
+        except subprocess.TimeoutExpired as e:
+            output, status = (e.stdout or b"").decode(errors="replace") + "\ntimed out", 124
+        counts = count(output, status) if count else (int(status == 0), int(status != 0), 0)
+        self.add(name, *counts, time.time() - start, output)
+        return status == 0
+
+
+def count_cmocka(output, status):
+    passed = sum(int(n) for n in re.findall(r"^\[  PASSED  \] (\d+) test", output, flags=re.M))
+    skipped = sum(int(n) for n in re.findall(r"^\[  SKIPPED \] (\d+) test", output, flags=re.M))
+    failed = sum(int(n) for n in re.findall(r"^\[  FAILED  \] (\d+) test", output, flags=re.M))
+    if status and not failed:
+        failed = 1
+    if not status and not passed and not skipped:
+        failed = 1  # a test program that ran nothing
+    return passed, failed, skipped
+
+
+def count_pytest(output, status):
+    found = {w: int(n) for n, w in re.findall(r"(\d+) (passed|failed|skipped|error)", output.splitlines()[-1] if output else "")}
+    failed = found.get("failed", 0) + found.get("error", 0)
+    if status and not failed:
+        failed = 1
+    return found.get("passed", 0), failed, found.get("skipped", 0)
+
+
+def make(suite, name, *args):
+    return suite.run(name, ["make", "--no-print-directory", "-j" + JOBS, *args])
+
+
+def unit_tests(suite, build, names, label, env=None):
+    for t in names:
+        suite.run(f"{label}{t}", [f"{build}/tests/{t}"], count_cmocka, env)
+
+
+def python_tests(suite, is_long):
+    venv = ROOT / ".venv"
+    python = venv / "bin/python"
+    if not python.exists():
+        subprocess.run([sys.executable, "-m", "venv", str(venv)], check=False, capture_output=True)
+    have = subprocess.run([str(python), "-c", "import " + ", ".join(PYPI)], capture_output=True).returncode == 0
+    if not have:
+        subprocess.run([str(python), "-m", "pip", "install", "-q", *PYPI], check=False, capture_output=True)
+        have = subprocess.run([str(python), "-c", "import " + ", ".join(PYPI)], capture_output=True).returncode == 0
+    if not have:
+        suite.skip("python tests", "the packages " + ", ".join(PYPI) + " could not be had from PyPI")
+        return
+    folders = ["tests/py"] + (["tools/mini"] if (ROOT / "tools/mini").exists() else [])
+    suite.run("python tests", [str(python), "-m", "pytest", "-q", *folders], count_pytest,
+              {"LILY_LONG": "1" if is_long else ""})
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--long", action="store_true", help="the long sizes too")
+    options = parser.parse_args()
+    os.chdir(ROOT)
+    suite = Suite()
+    env = {"LILY_LONG": "1"} if options.long else None
+    tests = sorted(p.stem for p in (ROOT / "tests/unit").glob("test_*.c"))
+    suite.run("tree", [sys.executable, "tools/tree_check.py"])
+    if make(suite, "build with gcc", "all", *[f"build/tests/{t}" for t in tests]):
+        unit_tests(suite, "build", tests, "", env)
+        make(suite, "fuzz corpora", "fuzz-replay")
+        python_tests(suite, options.long)
+    if shutil.which("clang"):
+        make(suite, "build with clang", "CC=clang", "BUILD=build/clang", "build/clang/lily")
+        asan = ["CC=clang", "BUILD=build/asan", "SAN=address,undefined", "O=-O1"]
+        if make(suite, "build with address and undefined sanitizers", *asan, *[f"build/asan/tests/{t}" for t in tests]):
+            unit_tests(suite, "build/asan", tests, "address+undefined: ")
+            make(suite, "fuzz corpora, address+undefined", *asan, "fuzz-replay")
+        threaded = [t for t in THREADED if t in tests]
+        tsan = ["CC=clang", "BUILD=build/tsan", "SAN=thread", "O=-O1"]
+        if make(suite, "build with the thread sanitizer", *tsan, *[f"build/tsan/tests/{t}" for t in threaded]):
+            unit_tests(suite, "build/tsan", threaded, "thread: ")
+    else:
+        suite.skip("clang and sanitizers", "clang is not installed")
+    if suite.faults:
+        print("failed: " + ", ".join(suite.faults))
+    print(f"{suite.passed} passed, {suite.failed} failed, {suite.skipped} skipped")
+    return 1 if suite.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
