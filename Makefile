@@ -53,24 +53,28 @@ $(BUILD)/src/backend/cpu/generic/%.o: CFLAGS += -O3
 
 $(BUILD)/src/%.o: src/%.c Makefile
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(CFLAGS) -c -o $@ $<
+	@echo "  cc $<"
+	@$(CC) $(CPPFLAGS) $(CFLAGS) -c -o $@ $<
 
 $(BUILD)/src/cli/%.o: CPPFLAGS += -DLILY_VERSION='"$(VERSION)"' -DLILY_COMMIT='"$(COMMIT)"'
 
 $(BUILD)/liblily.a: $(OBJECTS)
 	@rm -f $@
-	ar rcs $@ $^
+	@ar rcs $@ $^
 
 $(BUILD)/lily: $(BUILD)/src/cli/main.o $(BUILD)/liblily.a
-	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+	@echo "  link $@"
+	@$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
 $(BUILD)/tests/%: tests/unit/%.c $(BUILD)/liblily.a Makefile
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) -Itests/unit $(CFLAGS) $(LDFLAGS) -o $@ $< $(BUILD)/liblily.a -lcmocka $(LDLIBS)
+	@echo "  cc $<"
+	@$(CC) $(CPPFLAGS) -Itests/unit $(CFLAGS) $(LDFLAGS) -o $@ $< $(BUILD)/liblily.a -lcmocka $(LDLIBS)
 
 $(BUILD)/replay/%: tests/fuzz/%.c tests/fuzz/replay.c $(BUILD)/liblily.a Makefile
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) -Itests/fuzz $(CFLAGS) $(LDFLAGS) -o $@ $< tests/fuzz/replay.c $(BUILD)/liblily.a $(LDLIBS)
+	@echo "  cc $<"
+	@$(CC) $(CPPFLAGS) -Itests/fuzz $(CFLAGS) $(LDFLAGS) -o $@ $< tests/fuzz/replay.c $(BUILD)/liblily.a $(LDLIBS)
 
 unit: $(UNIT_TESTS)
 	@set -e; for t in $(UNIT_TESTS); do echo "== $$t"; $$t; done

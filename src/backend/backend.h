@@ -38,6 +38,7 @@ typedef struct BackendPlan {
     int32_t n_slots;         // recurrent state slots
     int32_t n_samplers;      // samplers
     int32_t max_ctx;         // longest sequence in tokens (sizes of tables)
+    int32_t max_logits;      // rows of a step that may want logits (not only an id); 0: max_rows
     int32_t n_threads;       // CPU threads; 0: as many as CPUs
     int32_t device;          // device number of its kind
     const char *mask;        // names of kernel columns not to use, separated by commas; NULL: none
@@ -72,13 +73,16 @@ typedef struct BatchSeq {
     int32_t sampler;         // sample the last row's next id with this sampler; -1: do not
     const uint32_t *allowed; // [div_up(V, 32)] bit set of ids that may be sampled; NULL: all
     int32_t carry; // decode: >= 0 takes the id that this sequence index of the step submitted
-                   // before sampled, in device memory; -1: ids[row0] is the id
+                   // before sampled, in device memory (an id -1 counts as id 0, the result then
+                   // means nothing); -1: ids[row0] is the id. Ignored in prefill
 } BatchSeq;
 
 /* Called after the forward pass has made a named value; for tests and `lily logits --taps`. The
  * values of one step's rows, widened: data [n_rows, width]. A tap makes the step synchronous.
  * Every backend calls it with name "out" (the residual stream after `layer`, -1: the embedding) and
- * "final_norm"; ref also with the names of the oracle's layer trace. */
+ * "final_norm" (layer n_layers); ref also, in each layer, with the names of the oracle's layer
+ * trace ("qkv", "topk_ids", ...). "attn_probs" alone comes once a row: data [NQ, position + 1],
+ * head by key. Values that a layer makes per row: heads follow each other in `width`. */
 typedef struct BatchTap {
     void (*see)(void *ctx, const char *name, int layer, int32_t n_rows, int32_t width,
                 const double *data);
@@ -97,7 +101,7 @@ typedef struct Batch {
 typedef struct BatchResult {
     const float
         *logits; // [n wanted rows, V] in row order; NULL: none wanted; valid until next submit
-    SampleResult sample; // id -1 when there was no sampler
+    SampleResult sample; // id -1 when there was no sampler or no id may be chosen
     int32_t bad_layer; // first layer whose residual stream is not finite; n_layers: the final norm
                        // or logits; -1: all finite. Then sample.id is -1.
     int32_t bad_pos;   // position of the first such row
@@ -108,6 +112,10 @@ typedef struct Backend Backend;
 /* Names ("ref", "cpu", ...) and back; backend_kind_find returns BACKEND_N for an unknown name. */
 const char *backend_kind_name(BackendKind kind);
 BackendKind backend_kind_find(const char *name);
+/* Whether this binary has it. */
+bool backend_is_built(BackendKind kind);
+/* BACKEND_AUTO to the fastest kind that is available; others unchanged. */
+BackendKind backend_kind_resolve(BackendKind kind);
 /* Whether this binary has it and this machine can run it; the reason in text (may be NULL). */
 bool backend_is_available(BackendKind kind, char *text, size_t size);
 
@@ -127,13 +135,24 @@ const ModelConfig *backend_config(const Backend *b);
 const char *backend_text(const Backend *b);
 
 /* Starts a step; at most BATCH_IN_FLIGHT may be unfinished. A failure leaves the backend usable and
- * the slots and blocks of this batch undefined. STATUS_INVALID names a malformed batch. */
+ * the slots and blocks of this batch undefined, or untouched with STATUS_INVALID, which names what
+ * is malformed. No slot or sampler may stand twice in a batch, and no block that the step writes
+ * may stand anywhere else in it (blocks that are only read may be shared). All calls on a backend
+ * take effect in their order: what is called behind a submit sees what that step made. */
 NODISCARD Status backend_submit(Backend *b, const Batch *batch, Err *err);
-/* Waits for the oldest unfinished step: results [n_seqs] of that batch. */
+/* Waits for the oldest unfinished step: results [n_seqs] of that batch. STATUS_INVALID when there
+ * is none. */
 NODISCARD Status backend_wait(Backend *b, BatchResult *results, Err *err);
 
+/* What the steps so far have read, for bounds: counted by the device, 0 where it does not count. */
+typedef struct BackendCounters {
+    uint64_t n_expert_reads; // distinct (layer, expert) pairs of a step, summed over the steps
+} BackendCounters;
+void backend_counters(const Backend *b, BackendCounters *out);
+
 /* Samplers: params and the ids that penalties count (prompt first). Every id sampled with it is
- * counted by the device itself. */
+ * counted by the device itself. A sampler that was never set chooses greedily.
+ * Returns what sampler_set of sample.h returns; the sampler is then unchanged. */
 NODISCARD Status backend_sampler_set(Backend *b, int32_t sampler, const SampleParams *params,
                                      const int32_t *ids, int32_t n_prompt, int32_t n_generated,
                                      Err *err);

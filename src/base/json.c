@@ -6,17 +6,47 @@
 #include "json.h"
 
 #include "file.h"
+#include "mem.h"
+
+#include <pthread.h>
+
+// Set by an allocation of jansson that failed on this thread. Its parser goes on after some of
+// them, with a byte missing in a name or a value, so their own report cannot be relied on.
+static _Thread_local bool json_alloc_failed;
+
+static void *json_alloc(size_t size) {
+    void *p = mem_alloc(size);
+    if (p)
+        return p;
+    json_alloc_failed = true;
+    // A byte lost inside an escape sequence makes the parser of jansson 2.14 abort (load.c:442), so
+    // try once more and let it come to its end; json_read throws the value away.
+    return malloc(size);
+}
+
+/* A program around this library that gave jansson other functions keeps them. */
+static void json_install_alloc(void) {
+    json_malloc_t alloc;
+    json_free_t release;
+    json_get_alloc_funcs(&alloc, &release);
+    if (alloc == malloc && release == free)
+        json_set_alloc_funcs(json_alloc, mem_free);
+}
 
 Status json_read(json_t **out, StrView text, const char *name, Err *err) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, json_install_alloc);
     json_error_t e;
+    json_alloc_failed = false;
     json_t *v = json_loadb(text.len ? text.ptr : "", text.len,
                            JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &e);
-    if (!v) {
-        if (json_error_code(&e) == json_error_out_of_memory)
-            return err_set(err, STATUS_MEMORY, "%s: out of memory", name);
+    if (json_alloc_failed || (!v && json_error_code(&e) == json_error_out_of_memory)) {
+        json_decref(v);
+        return err_set(err, STATUS_MEMORY, "%s: out of memory", name);
+    }
+    if (!v)
         return err_set(err, STATUS_FORMAT, "%s: not valid JSON: line %d, column %d: %s", name,
                        e.line, e.column, e.text);
-    }
     *out = v;
     return STATUS_OK;
 }

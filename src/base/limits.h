@@ -10,6 +10,8 @@ enum {
     LIMIT_INDEX_BYTES = 64 << 20,         // the index of the full checkpoint is 216 KB
     LIMIT_SAFETENSORS_HEADER = 16 << 20,  // 90 KB at full size; as JSON values in memory 40 times as much
     LIMIT_TOKENIZER_BYTES = 256 << 20,    // tokenizer.json is 13 to 20 MB
+    LIMIT_ADDED_TOKENS = 4096,            // the family has 33
+    LIMIT_TEXT_BYTES = 1 << 30,           // one text to encode: positions in it are int32
     LIMIT_TEMPLATE_BYTES = 1 << 20,       // chat_template.jinja is 8 KB
     LIMIT_MESSAGES_BYTES = 128 << 20,     // a conversation as JSON
     LIMIT_SHARDS = 4096,                  // files of one checkpoint

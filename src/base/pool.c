@@ -104,7 +104,7 @@ static void *pool_member_main(void *arg) {
     }
 }
 
-static int pool_n_cpus(void) {
+static int pool_count_cpus(void) {
 #ifdef __linux__
     cpu_set_t set;
     if (sched_getaffinity(0, sizeof set, &set) == 0)
@@ -113,6 +113,8 @@ static int pool_n_cpus(void) {
     long n = sysconf(_SC_NPROCESSORS_ONLN);
     return n < 1 ? 1 : (int)n;
 }
+
+int pool_n_cpus(void) { return min_i32(pool_count_cpus(), LIMIT_THREADS); }
 
 /* Ends the first n_started members. */
 static void pool_stop(Pool *pool, int n_started) {
@@ -131,7 +133,7 @@ Status pool_open(Pool **out, int n_threads, Err *err) {
     if (n_threads < 0 || n_threads > LIMIT_THREADS)
         return err_set(err, STATUS_INVALID, "threads: expected 0 to %d, found %d", LIMIT_THREADS,
                        n_threads);
-    int n = n_threads ? n_threads : min_i32(pool_n_cpus(), LIMIT_THREADS);
+    int n = n_threads ? n_threads : pool_n_cpus();
     Pool *pool = mem_alloc_aligned(sizeof *pool);
     if (!pool)
         return err_memory(err, "thread pool", sizeof *pool);

@@ -24,6 +24,8 @@ typedef void (*PoolJobFn)(void *ctx, int64_t job, int member);
 NODISCARD Status pool_open(Pool **out, int n_threads, Err *err);
 void pool_close(Pool *pool);
 int pool_n_members(const Pool *pool);
+/* CPUs this process may run on, at most LIMIT_THREADS: the members of a pool opened with 0. */
+int pool_n_cpus(void);
 
 /* Every member runs fn once; returns when all have. Members spin briefly, then sleep, so that a
  * busy neighbour process does not cost a whole time slice. */

@@ -22,6 +22,12 @@ static inline StrView str_view(const char *ptr, size_t len) { return (StrView){p
 static inline bool str_equal(StrView a, StrView b) {
     return a.len == b.len && (a.len == 0 || memcmp(a.ptr, b.ptr, a.len) == 0);
 }
+/* By bytes, the shorter of two equal beginnings first: below, at or above 0. */
+static inline int str_compare(StrView a, StrView b) {
+    size_t len = a.len < b.len ? a.len : b.len;
+    int order = len ? memcmp(a.ptr, b.ptr, len) : 0;
+    return order ? order : (a.len > b.len) - (a.len < b.len);
+}
 static inline bool str_starts(StrView s, StrView head) {
     return s.len >= head.len && (head.len == 0 || memcmp(s.ptr, head.ptr, head.len) == 0);
 }

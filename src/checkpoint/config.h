@@ -10,6 +10,7 @@
 #include "base/limits.h"
 #include "base/status.h"
 #include "base/str.h"
+#include "checkpoint/quant_table.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -61,13 +62,6 @@ static inline int32_t config_q_dim(const ModelConfig *c) { return c->n_q_heads *
 static inline int32_t config_kv_dim(const ModelConfig *c) { return c->n_kv_heads * ATTN_HEAD; }
 int32_t config_n_attn_layers(const ModelConfig *c);
 
-/* Bits and group of each module, from the "quantization" block. */
-typedef struct QuantSpec {
-    int32_t bits;  // 4 or 8; 0: not quantised
-    int32_t group; // 32, 64 or 128 inputs
-} QuantSpec;
-typedef struct QuantTable QuantTable; // overrides by module path
-
 /* Parses and checks a config.json.
  *
  * out     the model's counts                                        (out)
@@ -80,9 +74,10 @@ typedef struct QuantTable QuantTable; // overrides by module path
 NODISCARD Status config_parse(ModelConfig *out, QuantTable **quant, StrView text, const char *name,
                               Err *err);
 
-/* Bits and group for a module path such as "language_model.model.layers.0.mlp.gate"; overrides may
- * be keyed with the prefixes "model.language_model.", "language_model." or none. */
-QuantSpec quant_table_find(const QuantTable *table, StrView module);
-void quant_table_close(QuantTable *table);
+/* The end ids of a generation_config.json take the place of those of config.json: the loaders of
+ * the format do so. A file without them changes nothing. Returns STATUS_FORMAT, STATUS_TOO_LARGE
+ * (over LIMIT_EOS ids), STATUS_MEMORY. */
+NODISCARD Status config_parse_generation(ModelConfig *config, StrView text, const char *name,
+                                         Err *err);
 
 #endif

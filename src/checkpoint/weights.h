@@ -76,6 +76,8 @@ const char *weights_dir(const Weights *w);
 /* Bytes of all bound tensors, as stored. */
 uint64_t weights_total_bytes(const Weights *w);
 
+/* True when the model has the slot in that layer (-1: the model's own slots). */
+bool weights_has(const Weights *w, WeightSlot slot, int layer);
 /* layer is -1 for the model's own slots. The slot must exist in that layer (is_attn decides). */
 WeightInfo weights_info(const Weights *w, WeightSlot slot, int layer);
 /* The tensor's name in the checkpoint without ".weight", for messages. Static storage is not used:

@@ -65,7 +65,8 @@ Status engine_plan(EnginePlan *out, const Weights *w, const EngineOptions *optio
         TRY(plan_try(&plan, ctx, w, options, err));
     }
     // Device memory is the device's own affair: backend_open refuses what it does not hold.
-    bool is_host = options->kind != BACKEND_CUDA && options->kind != BACKEND_METAL;
+    BackendKind kind = backend_kind_resolve(options->kind);
+    bool is_host = kind != BACKEND_CUDA && kind != BACKEND_METAL;
     if (is_host && plan.budget_bytes && plan.needs.total_bytes > plan.budget_bytes)
         return err_set(err, STATUS_MEMORY,
                        "the plan needs %.2f GB (weights %.2f, KV for %d tokens %.2f, states %.2f, "

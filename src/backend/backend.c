@@ -1,0 +1,395 @@
+// SPDX-License-Identifier: Apache-2.0
+/* backend.c - one door for all devices: names, checks of plans and batches, dispatch.
+ *
+ * Path:     the engine calls backend_*; this file checks the arguments against plan and config and
+ *           calls the table of the opened kind.
+ * Owns:     a Backend owns the opened device and the stamps of its block check.
+ * Thread:   all calls on one Backend from one thread.
+ * Not here: any arithmetic of the model (the device folders). */
+#include "backend/backend.h"
+
+#include "backend/backend_table.h"
+#include "base/checked.h"
+#include "base/mem.h"
+
+#include <string.h>
+
+static const char *const BACKEND_NAMES[BACKEND_N] = {"ref",  "ref64", "cpu",
+                                                     "cuda", "metal", "auto"};
+
+struct Backend {
+    const BackendTable *table;
+    void *self;
+    ModelConfig config;
+    BackendPlan plan;        // mask NULL
+    int32_t n_unfinished;    // steps
+    bool *had_sampler;       // [max_seqs] of the step submitted last
+    int32_t n_last;          // its sequences; 0: none or it failed
+    uint32_t *slot_stamp;    // [n_slots] batch that named it last
+    uint32_t *sampler_stamp; // [n_samplers]
+    uint32_t *write_stamp;   // [n_blocks] batch that writes it
+    uint32_t stamp;          // of the batch at work
+};
+
+/* NULL: not in this binary. */
+static const BackendTable *table_find(BackendKind kind) {
+    switch (kind) {
+    case BACKEND_REF: return &backend_ref_table;
+    case BACKEND_REF64: return &backend_ref64_table;
+    case BACKEND_CPU: return &backend_cpu_table;
+    default: return NULL;
+    }
+}
+
+/* The fastest kind that is there. */
+static BackendKind auto_kind(void) {
+    static const BackendKind order[] = {BACKEND_CUDA, BACKEND_METAL, BACKEND_CPU};
+    for (size_t i = 0; i < COUNT_OF(order); i++)
+        if (backend_is_available(order[i], NULL, 0))
+            return order[i];
+    return BACKEND_REF;
+}
+
+bool backend_is_built(BackendKind kind) { return table_find(kind) != NULL; }
+
+BackendKind backend_kind_resolve(BackendKind kind) {
+    return kind == BACKEND_AUTO ? auto_kind() : kind;
+}
+
+const char *backend_kind_name(BackendKind kind) {
+    return kind >= 0 && kind < BACKEND_N ? BACKEND_NAMES[kind] : "unknown";
+}
+
+BackendKind backend_kind_find(const char *name) {
+    for (int k = 0; k < BACKEND_N; k++)
+        if (strcmp(name, BACKEND_NAMES[k]) == 0)
+            return (BackendKind)k;
+    return BACKEND_N;
+}
+
+bool backend_is_available(BackendKind kind, char *text, size_t size) {
+    if (kind == BACKEND_AUTO)
+        kind = auto_kind();
+    const BackendTable *table = table_find(kind);
+    if (table && table->is_available)
+        return table->is_available(text, size);
+    if (text && size)
+        snprintf(text, size, "%s", table ? "" : "not built in");
+    return table != NULL;
+}
+
+/* Resolves BACKEND_AUTO and refuses what cannot run here. */
+static Status table_choose(const BackendTable **out, BackendKind kind, Err *err) {
+    if (kind == BACKEND_AUTO)
+        kind = auto_kind();
+    char reason[128] = "";
+    if (!backend_is_available(kind, reason, sizeof reason))
+        return err_set(err, STATUS_UNSUPPORTED, "backend %s: %s", backend_kind_name(kind), reason);
+    *out = table_find(kind);
+    return STATUS_OK;
+}
+
+static Status plan_range(const char *name, int32_t value, int32_t low, int32_t high, Err *err) {
+    if (value >= low && value <= high)
+        return STATUS_OK;
+    return err_set(err, STATUS_INVALID, "backend plan: %s: expected %d to %d, found %d", name, low,
+                   high, value);
+}
+
+static Status plan_check(BackendPlan *p, Err *err) {
+    TRY(plan_range("max_rows", p->max_rows, 1, LIMIT_CONTEXT, err));
+    TRY(plan_range("max_seqs", p->max_seqs, 1, LIMIT_CONTEXT, err));
+    TRY(plan_range("n_blocks", p->n_blocks, 1, INT32_MAX, err));
+    TRY(plan_range("n_slots", p->n_slots, 1, INT32_MAX, err));
+    TRY(plan_range("n_samplers", p->n_samplers, 0, INT32_MAX, err));
+    TRY(plan_range("max_ctx", p->max_ctx, 1, LIMIT_CONTEXT, err));
+    TRY(plan_range("max_logits", p->max_logits, 0, p->max_rows, err));
+    TRY(plan_range("n_threads", p->n_threads, 0, LIMIT_THREADS, err));
+    if (p->max_logits == 0)
+        p->max_logits = p->max_rows;
+    return STATUS_OK;
+}
+
+/* needs of a checked plan, added up. */
+static Status needs_total(BackendNeeds *out, const BackendTable *table, const Weights *w,
+                          const BackendPlan *plan, Err *err) {
+    BackendNeeds n = {0};
+    TRY(table->needs(&n, w, plan, err));
+    uint64_t blocks, slots, samplers, total;
+    bool fits = checked_mul_u64(n.block_bytes, (uint64_t)plan->n_blocks, &blocks) &&
+                checked_mul_u64(n.slot_bytes, (uint64_t)plan->n_slots, &slots) &&
+                checked_mul_u64(n.sampler_bytes, (uint64_t)plan->n_samplers, &samplers) &&
+                checked_add_u64(n.weight_bytes, n.scratch_bytes, &total) &&
+                checked_add_u64(total, blocks, &total) && checked_add_u64(total, slots, &total) &&
+                checked_add_u64(total, samplers, &total);
+    if (!fits || total >> 62)
+        return err_set(err, STATUS_TOO_LARGE,
+                       "backend plan: %d blocks of %llu bytes, %d slots of "
+                       "%llu and %d samplers are beyond any machine",
+                       plan->n_blocks, (unsigned long long)n.block_bytes, plan->n_slots,
+                       (unsigned long long)n.slot_bytes, plan->n_samplers);
+    n.total_bytes = total;
+    *out = n;
+    return STATUS_OK;
+}
+
+Status backend_needs(BackendNeeds *out, BackendKind kind, const Weights *w, const BackendPlan *plan,
+                     Err *err) {
+    const BackendTable *table = NULL;
+    BackendPlan p = *plan;
+    TRY(table_choose(&table, kind, err));
+    TRY(plan_check(&p, err));
+    return needs_total(out, table, w, &p, err);
+}
+
+void backend_close(Backend *b) {
+    if (!b)
+        return;
+    b->table->close(b->self);
+    mem_free(b->had_sampler);
+    mem_free(b->slot_stamp);
+    mem_free(b->sampler_stamp);
+    mem_free(b->write_stamp);
+    mem_free(b);
+}
+
+Status backend_open(Backend **out, BackendKind kind, const Weights *w, const BackendPlan *plan,
+                    const Progress *progress, const Log *log, Err *err) {
+    const BackendTable *table = NULL;
+    BackendPlan p = *plan;
+    BackendNeeds needs;
+    TRY(table_choose(&table, kind, err));
+    TRY(plan_check(&p, err));
+    TRY(needs_total(&needs, table, w, &p, err));
+    Backend *b = mem_zalloc(1, sizeof *b);
+    if (!b)
+        return err_memory(err, "backend", sizeof *b);
+    *b = (Backend){.table = table, .config = *weights_config(w), .plan = p};
+    b->plan.mask = NULL;
+    b->had_sampler = mem_zalloc((size_t)p.max_seqs, sizeof *b->had_sampler);
+    b->slot_stamp = mem_zalloc((size_t)p.n_slots, sizeof *b->slot_stamp);
+    b->sampler_stamp = mem_zalloc((size_t)p.n_samplers, sizeof *b->sampler_stamp);
+    b->write_stamp = mem_zalloc((size_t)p.n_blocks, sizeof *b->write_stamp);
+    Status status = STATUS_OK;
+    if (!b->had_sampler || !b->slot_stamp || !b->sampler_stamp || !b->write_stamp)
+        TRY_GOTO(status, err_memory(err, "batch checks", (size_t)p.n_blocks * sizeof(uint32_t)));
+    TRY_GOTO(status, table->open(&b->self, w, &p, progress, log, err));
+    *out = b;
+    return STATUS_OK;
+fail:
+    backend_close(b);
+    return status;
+}
+
+BackendKind backend_kind(const Backend *b) { return b->table->kind; }
+const ModelConfig *backend_config(const Backend *b) { return &b->config; }
+const char *backend_text(const Backend *b) { return b->table->text(b->self); }
+
+/* ---- batches ---- */
+
+static Status batch_invalid(int32_t seq, const char *what, int64_t found, Err *err) {
+    return err_set(err, STATUS_INVALID, "batch: sequence %d: %s, found %lld", seq, what,
+                   (long long)found);
+}
+
+/* Marks an entry as named by this batch; false when it already was. */
+static bool stamp_first(uint32_t *stamps, int32_t i, uint32_t stamp) {
+    if (stamps[i] == stamp)
+        return false;
+    stamps[i] = stamp;
+    return true;
+}
+
+/* Rows, positions and what is wanted of sequence i; *row is the row where it must begin. */
+static Status seq_check_rows(const Backend *b, const Batch *batch, int32_t i, int32_t *row,
+                             int32_t *n_logits, Err *err) {
+    const BatchSeq *s = &batch->seqs[i];
+    if (s->phase != PHASE_PREFILL && s->phase != PHASE_DECODE)
+        return batch_invalid(i, "expected phase prefill or decode", s->phase, err);
+    if (s->row0 != *row)
+        return err_set(err, STATUS_INVALID, "batch: sequence %d: row0: expected %d, found %d", i,
+                       *row, s->row0);
+    if (s->n_rows < 1 || s->n_rows > batch->n_rows - *row)
+        return err_set(err, STATUS_INVALID,
+                       "batch: sequence %d: n_rows: expected 1 to %d, found %d", i,
+                       batch->n_rows - *row, s->n_rows);
+    if (s->phase == PHASE_DECODE && s->n_rows != 1)
+        return batch_invalid(i, "expected one row in decode", s->n_rows, err);
+    if (s->pos0 < 0 || s->pos0 > b->plan.max_ctx - s->n_rows)
+        return err_set(
+            err, STATUS_INVALID,
+            "batch: sequence %d: positions: expected inside 0 to %d, found %d and %d rows", i,
+            b->plan.max_ctx - 1, s->pos0, s->n_rows);
+    if (s->phase == PHASE_PREFILL && s->pos0 % RECUR_CHUNK)
+        return batch_invalid(i, "expected prefill to begin at a multiple of 64", s->pos0, err);
+    if (s->want != WANT_NOTHING && s->want != WANT_LAST &&
+        (s->want != WANT_ALL || s->phase == PHASE_DECODE))
+        return batch_invalid(i, "expected no logits, the last row's, or in prefill all rows'",
+                             s->want, err);
+    *n_logits += s->want == WANT_ALL ? s->n_rows : s->want == WANT_LAST;
+    *row += s->n_rows;
+    return STATUS_OK;
+}
+
+/* Ids, or the step that hands its id on. */
+static Status seq_check_ids(const Backend *b, const Batch *batch, int32_t i, Err *err) {
+    const BatchSeq *s = &batch->seqs[i];
+    if (s->phase == PHASE_DECODE && s->carry != -1) {
+        if (s->carry < 0 || s->carry >= b->n_last || !b->had_sampler[s->carry])
+            return batch_invalid(
+                i, "carry: expected -1 or a sequence of the step before that was sampled", s->carry,
+                err);
+        return STATUS_OK;
+    }
+    for (int32_t row = s->row0; row < s->row0 + s->n_rows; row++)
+        if (batch->ids[row] < 0 || batch->ids[row] >= b->config.vocab)
+            return err_set(err, STATUS_INVALID, "batch: row %d: id: expected 0 to %d, found %d",
+                           row, b->config.vocab - 1, batch->ids[row]);
+    return STATUS_OK;
+}
+
+/* Slot, sampler and block numbers; marks the blocks that the sequence writes. */
+static Status seq_check_places(Backend *b, const Batch *batch, int32_t i, Err *err) {
+    const BatchSeq *s = &batch->seqs[i];
+    if (s->slot < 0 || s->slot >= b->plan.n_slots)
+        return batch_invalid(i, "expected a state slot of the plan", s->slot, err);
+    if (!stamp_first(b->slot_stamp, s->slot, b->stamp))
+        return batch_invalid(i, "expected a state slot of its own", s->slot, err);
+    if (s->sampler < -1 || s->sampler >= b->plan.n_samplers)
+        return batch_invalid(i, "expected a sampler of the plan or -1", s->sampler, err);
+    if (s->sampler >= 0 && !stamp_first(b->sampler_stamp, s->sampler, b->stamp))
+        return batch_invalid(i, "expected a sampler of its own", s->sampler, err);
+    int32_t n = div_up_i32(s->pos0 + s->n_rows, KV_BLOCK);
+    for (int32_t j = 0; j < n; j++) {
+        if (s->blocks[j] < 0 || s->blocks[j] >= b->plan.n_blocks)
+            return batch_invalid(i, "expected a KV block of the plan", s->blocks[j], err);
+        if (j >= s->pos0 / KV_BLOCK && !stamp_first(b->write_stamp, s->blocks[j], b->stamp))
+            return batch_invalid(i, "expected a KV block of its own to write", s->blocks[j], err);
+    }
+    return STATUS_OK;
+}
+
+/* No block that is read stands among those that the step writes. */
+static Status seq_check_reads(const Backend *b, const Batch *batch, int32_t i, Err *err) {
+    const BatchSeq *s = &batch->seqs[i];
+    for (int32_t j = 0; j < s->pos0 / KV_BLOCK; j++)
+        if (b->write_stamp[s->blocks[j]] == b->stamp)
+            return batch_invalid(i, "expected KV blocks to read that nobody writes", s->blocks[j],
+                                 err);
+    return STATUS_OK;
+}
+
+/* A number that no entry holds yet. */
+static void next_stamp(Backend *b) {
+    if (++b->stamp != 0)
+        return;
+    memset(b->slot_stamp, 0, (size_t)b->plan.n_slots * sizeof *b->slot_stamp);
+    memset(b->sampler_stamp, 0, (size_t)b->plan.n_samplers * sizeof *b->sampler_stamp);
+    memset(b->write_stamp, 0, (size_t)b->plan.n_blocks * sizeof *b->write_stamp);
+    b->stamp = 1;
+}
+
+static Status batch_check(Backend *b, const Batch *batch, Err *err) {
+    if (b->n_unfinished >= BATCH_IN_FLIGHT)
+        return err_set(err, STATUS_INVALID, "batch: %d steps are unfinished", b->n_unfinished);
+    if (batch->n_seqs < 1 || batch->n_seqs > b->plan.max_seqs)
+        return err_set(err, STATUS_INVALID, "batch: sequences: expected 1 to %d, found %d",
+                       b->plan.max_seqs, batch->n_seqs);
+    if (batch->n_rows < 1 || batch->n_rows > b->plan.max_rows)
+        return err_set(err, STATUS_INVALID, "batch: rows: expected 1 to %d, found %d",
+                       b->plan.max_rows, batch->n_rows);
+    next_stamp(b);
+    int32_t row = 0, n_logits = 0;
+    for (int32_t i = 0; i < batch->n_seqs; i++) {
+        TRY(seq_check_rows(b, batch, i, &row, &n_logits, err));
+        TRY(seq_check_ids(b, batch, i, err));
+        TRY(seq_check_places(b, batch, i, err));
+    }
+    if (row != batch->n_rows)
+        return err_set(err, STATUS_INVALID,
+                       "batch: rows: expected %d, those of its sequences, "
+                       "found %d",
+                       row, batch->n_rows);
+    if (n_logits > b->plan.max_logits)
+        return err_set(err, STATUS_INVALID,
+                       "batch: rows with logits: expected at most %d, found %d", b->plan.max_logits,
+                       n_logits);
+    for (int32_t i = 0; i < batch->n_seqs; i++)
+        TRY(seq_check_reads(b, batch, i, err));
+    return STATUS_OK;
+}
+
+Status backend_submit(Backend *b, const Batch *batch, Err *err) {
+    TRY(batch_check(b, batch, err));
+    b->n_last = 0;
+    TRY(b->table->submit(b->self, batch, err));
+    b->n_last = batch->n_seqs;
+    for (int32_t i = 0; i < batch->n_seqs; i++)
+        b->had_sampler[i] = batch->seqs[i].sampler >= 0;
+    b->n_unfinished++;
+    return STATUS_OK;
+}
+
+Status backend_wait(Backend *b, BatchResult *results, Err *err) {
+    if (b->n_unfinished == 0)
+        return err_set(err, STATUS_INVALID, "no step is unfinished");
+    b->n_unfinished--;
+    return b->table->wait(b->self, results, err);
+}
+
+/* ---- samplers, slots, blocks ---- */
+
+static Status index_check(const char *what, int32_t i, int32_t n, Err *err) {
+    if (i >= 0 && i < n)
+        return STATUS_OK;
+    return err_set(err, STATUS_INVALID, "%s: expected below %d, found %d", what, n, i);
+}
+
+Status backend_sampler_set(Backend *b, int32_t sampler, const SampleParams *params,
+                           const int32_t *ids, int32_t n_prompt, int32_t n_generated, Err *err) {
+    TRY(index_check("sampler", sampler, b->plan.n_samplers, err));
+    return b->table->sampler_set(b->self, sampler, params, ids, n_prompt, n_generated, err);
+}
+
+void backend_slot_copy(Backend *b, int32_t to, int32_t from) {
+    CHECK(to >= 0 && to < b->plan.n_slots && from >= 0 && from < b->plan.n_slots);
+    b->table->slot_copy(b->self, to, from);
+}
+
+Status backend_slot_save(Backend *b, int32_t slot, void *host, Err *err) {
+    TRY(index_check("state slot", slot, b->plan.n_slots, err));
+    return b->table->slot_save(b->self, slot, host, err);
+}
+
+Status backend_slot_restore(Backend *b, int32_t slot, const void *host, Err *err) {
+    TRY(index_check("state slot", slot, b->plan.n_slots, err));
+    return b->table->slot_restore(b->self, slot, host, err);
+}
+
+uint64_t backend_slot_host_bytes(const Backend *b) { return b->table->slot_host_bytes(b->self); }
+
+Status backend_block_save(Backend *b, int32_t block, void *host, Err *err) {
+    TRY(index_check("KV block", block, b->plan.n_blocks, err));
+    return b->table->block_save(b->self, block, host, err);
+}
+
+Status backend_block_restore(Backend *b, int32_t block, const void *host, Err *err) {
+    TRY(index_check("KV block", block, b->plan.n_blocks, err));
+    return b->table->block_restore(b->self, block, host, err);
+}
+
+uint64_t backend_block_host_bytes(const Backend *b) { return b->table->block_host_bytes(b->self); }
+
+Status backend_slot_peek(Backend *b, int32_t slot, int layer, double *s, double *window, Err *err) {
+    TRY(index_check("state slot", slot, b->plan.n_slots, err));
+    TRY(index_check("layer", layer, b->config.n_layers, err));
+    if (b->config.is_attn[layer])
+        return err_set(err, STATUS_INVALID, "layer %d has no recurrent state", layer);
+    return b->table->slot_peek(b->self, slot, layer, s, window, err);
+}
+
+void backend_counters(const Backend *b, BackendCounters *out) {
+    *out = (BackendCounters){0};
+    if (b->table->counters)
+        b->table->counters(b->self, out);
+}

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+/* cpu.h - what the files of the cpu backend share: the opened device, its memory, one step's rows.
+ *
+ * Path:     cpu.c opens; cpu_step.c takes a batch apart; cpu_decode.c and cpu_prefill.c run its
+ *           rows through the layers with cpu_mul.c, cpu_gdn.c, cpu_attn.c, cpu_moe.c.
+ * Owns:     nothing.  Thread: the engine's and, inside a pass, the members of its pool. */
+#ifndef LILY_BACKEND_CPU_CPU_H
+#define LILY_BACKEND_CPU_CPU_H
+
+#include "backend/backend_table.h"
+#include "backend/cpu/cpu_pack.h"
+#include "base/checked.h"
+
+enum {
+    ATTN_MAX_PARTS = 64,      // most parts that one decoded row's context is cut into
+    ATTN_PART_BLOCKS = 2,     // KV blocks of a part while there are no more than that many parts
+    EXPERT_UNIT = 64,         // inner values of an expert that one job makes: one group of down
+    DOWN_COLUMNS = 64,        // outputs of down that one prefill job makes for all rows
+    WEIGHT_CHUNK = 128 << 10, // bytes of strips that stay in L2 while blocks of rows pass over them
+};
+
+/* One member's own scratch. */
+typedef struct CpuMember {
+    float *x;            // decode: [max_decode][H] residual stream; every member has the same
+    uint8_t *in;         // decode: [max_decode] prepared rows of H
+    float *norm;         // [H] a normed row before it is prepared
+    int32_t *topk;       // decode: [max_decode][K]
+    float *topk_weight;  // decode: [max_decode][K]
+    int32_t *order;      // decode: see ExpertLists
+    float *gate, *up;    // [MATMUL_ROWS][EXPERT_UNIT]
+    float **y;           // [MATMUL_ROWS]
+    const void **px;     // [MATMUL_ROWS]
+    float *gdn;          // cpu_gdn_scratch_floats
+    float *attn_q;       // [ATTN_TOKENS][heads][256]
+    float *attn_o;       // the same
+    void *attn;          // kernel scratch
+    const void **blocks; // [div_up(max_ctx, KV_BLOCK)]
+    float *down;         // [(K + 1) * max_rows][DOWN_COLUMNS]
+    float *tail;         // [MATMUL_ROWS][16] last strip of the head
+} CpuMember;
+
+/* Which rows chose which expert. Slot i of row r is number r * K + i. */
+typedef struct ExpertLists {
+    int32_t n_active;
+    int32_t *active; // [E] experts that some row chose, ascending
+    int32_t *first;  // [E + 1] of expert e: order[first[e]..first[e + 1])
+    int32_t *order;  // [rows * K] slots by expert, ascending inside one
+    int32_t *place;  // [rows * K] where a slot stands in order
+} ExpertLists;
+
+/* A row of a pass. */
+typedef struct PassRow {
+    int32_t seq; // index in the batch
+    int32_t pos;
+    int32_t id;
+    int32_t bad_layer; // -1: finite so far
+} PassRow;
+
+/* The sequences of one phase. Rows are numbered from 0 inside the pass. */
+typedef struct Pass {
+    BatchPhase phase;
+    int32_t n_seqs, n_rows;
+    int32_t *seqs;    // [n_seqs] index in the batch
+    int32_t *row0;    // [n_seqs]
+    PassRow *rows;    // [n_rows]
+    float *cos_sin;   // [n_rows][ROPE_DIMS]
+    int32_t n_wanted; // rows whose logits are made
+    int32_t *wanted;  // [n_wanted] row
+    float **logits;   // [n_wanted] where they go, [V] each
+} Pass;
+
+/* What a submitted step gave, until it is waited for. */
+typedef struct CpuDone {
+    int32_t n_seqs;
+    BatchResult *results; // [max_seqs]
+    float *logits;        // [max_logits][V]
+} CpuDone;
+
+/* Buffers that all members share, of one step. Widths are rounded up to whole strips. */
+typedef struct CpuShared {
+    float *x;             // prefill: [max_rows][H] residual stream
+    uint8_t *in;          // prefill: [max_rows] prepared rows of H
+    float *proj;          // [max_rows][proj_width] first projections of a mixer
+    uint8_t *inner;       // [max_rows] prepared rows: what the mixer's last projection reads
+    float *branch;        // [max_rows][H] what is to be added to x
+    float *router;        // [max_rows][router_width] expert logits, then the shared gate's strip
+    int32_t *topk;        // prefill: [max_rows][K]
+    float *topk_weight;   // prefill: [max_rows][K]
+    int32_t *order;       // prefill: see ExpertLists
+    uint8_t *act;         // [max_rows * K] prepared rows of I, in the lists' order
+    uint8_t *shared_act;  // [max_rows] prepared rows of SI
+    float *expert_out;    // decode: [max_decode * K][H], in the lists' order
+    float *shared_out;    // decode: [max_decode][H]
+    float *parts;         // decode: [max_decode][NQ][ATTN_MAX_PARTS][ATTN_PART]
+    float *sample_logits; // [max_seqs][V]
+} CpuShared;
+
+typedef struct Cpu {
+    ModelConfig c;
+    BackendPlan plan; // mask cleared
+    KernelTable k;
+    CpuModel model;
+    Pool *pool;
+    Sampler **samplers; // [n_samplers]
+    char text[160];
+
+    uint8_t *weight_map, *kv_map, *slot_map, *scratch_map;
+    size_t weight_size, kv_size, slot_size, scratch_size;
+
+    /* Sizes that follow from config, plan and kernels. */
+    int32_t n_attn, n_gdn, max_decode, n_parts_max;
+    int32_t proj_width, router_width;
+    size_t in_bytes, inner_bytes, act_bytes, shared_act_bytes; // of a prepared row
+    size_t kv_head_bytes, kv_layer_bytes, block_bytes;         // K and V of one head, layer, block
+    size_t window_bytes, slot_layer_bytes, slot_bytes;         // of one layer, layer, slot
+    double rope_freq[ROPE_DIMS / 2];
+
+    CpuMember *members; // [n_members]
+    CpuShared s;
+    Pass pass[2]; // by BatchPhase
+    const Batch *batch;
+
+    CpuDone done[BATCH_IN_FLIGHT];  // step i in entry i % BATCH_IN_FLIGHT
+    uint64_t n_submitted, n_waited; // steps
+    int32_t *last_ids;              // [max_seqs] sampled by the step submitted last
+} Cpu;
+
+/* Units [first, end) of a list. */
+typedef struct Span {
+    int32_t first, end;
+} Span;
+
+/* ---- cpu_mul.c: products with packed matrices ---- */
+
+/* Rows by address: row i lies at base + index[i] * stride (index NULL: i * stride). */
+typedef struct RowsIn {
+    const uint8_t *base;
+    size_t stride;
+    const int32_t *index;
+} RowsIn;
+typedef struct RowsOut {
+    float *base;
+    size_t stride; // f32
+    const int32_t *index;
+} RowsOut;
+
+/* y rows, columns 16 * first.. of the strips of one expert's matrix; y.base is column 0 of strip
+ * strips.first. */
+void cpu_mul(const Cpu *b, CpuMember *me, BatchPhase phase, const PackedMatrix *w, int32_t expert,
+             Span strips, RowsOut y, RowsIn x, int32_t m);
+
+/* The share of member of n in n_units units of unit_bytes that lie at `at` in a list of total
+ * bytes, cut evenly by bytes; the shares of all members are a partition. */
+Span cpu_share(uint64_t at, int32_t n_units, uint64_t unit_bytes, uint64_t total, int member,
+               int n_members);
+/* The same of n equal jobs. */
+Span cpu_share_even(int32_t n_jobs, int member, int n_members);
+
+/* A matrix of a stage and the column of the output where its first strip goes. */
+typedef struct StagePart {
+    const PackedMatrix *w;
+    int32_t column;
+} StagePart;
+enum { STAGE_PARTS = 4 };
+
+/* The first projections of a layer's mixer; returns their number. */
+int32_t cpu_stage_mixer(const Cpu *b, const CpuLayer *l, StagePart parts[STAGE_PARTS]);
+/* Router and shared gate. */
+int32_t cpu_stage_router(const Cpu *b, const CpuLayer *l, StagePart parts[STAGE_PARTS]);
+
+/* ---- cpu_gdn.c: gated delta net between its projections ---- */
+
+size_t cpu_gdn_scratch_floats(const Cpu *b);
+
+/* One key head and its value heads for m following rows of one sequence: convolution, delta rule,
+ * gated norm; updates the slot.
+ *
+ * proj  [m][proj_width] first row's projections
+ * out   first row's prepared inner row, rows inner_bytes apart
+ * phase decode: token by token (m is 1); prefill: in chunks of 64 */
+void cpu_gdn_head(const Cpu *b, CpuMember *me, BatchPhase phase, const CpuLayer *l, int32_t slot,
+                  int32_t key_head, const float *proj, uint8_t *out, int32_t m);
+
+/* ---- cpu_attn.c: attention between its projections ---- */
+
+/* Parts of the context of a row at position pos: blocks of each (in the last fewer). */
+int32_t cpu_attn_part_blocks(int32_t pos);
+/* Part `part` of one row and KV head into s.parts of the row; the last part also appends the row's
+ * key and value. */
+void cpu_attn_decode(const Cpu *b, CpuMember *me, const CpuLayer *l, int32_t row, int32_t kv_head,
+                     int32_t part);
+/* Merges the parts of one row and query head, gates, prepares. */
+void cpu_attn_finish(const Cpu *b, CpuMember *me, int32_t row, int32_t head);
+/* Prefill: rotates a row's queries in place and appends its keys and values. */
+void cpu_attn_append(const Cpu *b, const CpuLayer *l, int32_t row);
+/* Prefill: rows [row, row + n) of one sequence, n <= ATTN_TOKENS, one KV head: attention, gate,
+ * preparation. */
+void cpu_attn_prefill(const Cpu *b, CpuMember *me, const CpuLayer *l, int32_t row, int32_t n,
+                      int32_t kv_head);
+
+/* ---- cpu_moe.c: routing, expert lists, expert products ---- */
+
+size_t cpu_moe_list_ints(const ModelConfig *c, int32_t rows);
+/* Top K of a row's router logits (ties to the lowest id) and their softmax. */
+void cpu_moe_choose(const Cpu *b, const float *logits, int32_t *ids, float *weights);
+/* Sorts the slots of n_rows rows by expert into memory of cpu_moe_list_ints. */
+ExpertLists cpu_moe_sort(const Cpu *b, const int32_t *topk, int32_t n_rows, int32_t *memory);
+/* Inner values [64 unit, + 64) of one expert for slots order[first..first + m), or of the shared
+ * expert (expert -1) for rows first..first + m: gate, up, SwiGLU, preparation into act. */
+void cpu_moe_inner(const Cpu *b, CpuMember *me, BatchPhase phase, const CpuLayer *l,
+                   const ExpertLists *lists, int32_t expert, int32_t unit, const uint8_t *in);
+void cpu_moe_inner_shared(const Cpu *b, CpuMember *me, BatchPhase phase, const CpuLayer *l,
+                          int32_t unit, const uint8_t *in, int32_t row, int32_t m);
+/* to[0..n) of row `row` = sum of its experts' outputs in selection order, the shared one last;
+ * out rows of ld f32 in the lists' order, shared likewise by row. */
+void cpu_moe_combine(const Cpu *b, float *to, const ExpertLists *lists, const float *out,
+                     const float *shared, size_t ld, const float *weights, int32_t row, int32_t n);
+
+/* ---- passes ---- */
+
+/* Runs layers [first, end) over the rows of the pass; the members' x and s.x hold the residual
+ * stream before and after. The embedding is layer -1. */
+void cpu_decode_layers(Cpu *b, int32_t first, int32_t end);
+void cpu_prefill_layers(Cpu *b, int32_t first, int32_t end);
+/* cpu_step.c: the whole step; fills `done`. STATUS_MEMORY only with a tap, before anything else. */
+NODISCARD Status cpu_step_run(Cpu *b, const Batch *batch, CpuDone *done, Err *err);
+
+/* Residual stream of a row of a pass. */
+static inline float *cpu_row_x(const Cpu *b, const Pass *pass, int32_t row) {
+    float *x = pass->phase == PHASE_DECODE ? b->members[0].x : b->s.x;
+    return x + (size_t)row * (size_t)b->c.hidden;
+}
+
+/* Notes that a row's residual stream is not finite. */
+static inline void cpu_row_bad(PassRow *row, int32_t layer) {
+    if (row->bad_layer < 0)
+        row->bad_layer = layer;
+}
+
+/* K and V of one block, attention layer and KV head. */
+static inline void *cpu_kv(const Cpu *b, const CpuLayer *l, int32_t block, int32_t kv_head) {
+    return b->kv_map + (size_t)block * b->block_bytes + (size_t)l->place * b->kv_layer_bytes +
+           (size_t)kv_head * b->kv_head_bytes;
+}
+
+/* Recurrent state of a GDN layer in a slot, [HV][128][128]; behind it the window [3][CC], bf16 or
+ * f32, oldest row first. */
+static inline float *cpu_state(const Cpu *b, const CpuLayer *l, int32_t slot) {
+    return (float *)(b->slot_map + (size_t)slot * b->slot_bytes +
+                     (size_t)l->place * b->slot_layer_bytes);
+}
+static inline void *cpu_window(const Cpu *b, const CpuLayer *l, int32_t slot) {
+    return cpu_state(b, l, slot) + (size_t)b->c.n_gdn_value_heads * STATE_ELEMENTS;
+}
+
+#endif

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+/* cpu_gdn.c - the gated delta net between its projections: convolution, gates, delta rule, norm.
+ *
+ * Path:     cpu_decode.c and cpu_prefill.c call it for each key head of each sequence.
+ * Owns:     nothing.  Thread: any member; a key head's channels, state and window belong to the
+ *           member that runs it.
+ * Not here: arithmetic of one head (recur_*.c). */
+#include "backend/cpu/cpu.h"
+#include "base/bf16.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { W = GDN_HEAD, C = RECUR_CHUNK, HISTORY = CONV_TAPS - 1 };
+
+/* A member's scratch for one chunk of one key head. */
+typedef struct Chunk {
+    float in[(C + HISTORY) * W]; // rows of one head's channels, history first
+    float q[C * W], k[C * W], v[C * W], o[C * W];
+    float kk[C * C], qk[C * C];
+    float g[C], beta[C];
+    float kernel[]; // the kernel's own
+} Chunk;
+
+size_t cpu_gdn_scratch_floats(const Cpu *b) {
+    size_t bytes = sizeof(Chunk) + b->k.recur.chunk_scratch_bytes();
+    return round_up_size(bytes, 64) / sizeof(float);
+}
+
+/* One head's 128 channels of the convolution. */
+typedef struct Channels {
+    const float *proj; // [m][ld] row 0 of this call at its first channel
+    ptrdiff_t ld;
+    void *window; // [3][CC] at its first channel
+    ptrdiff_t window_ld;
+    const float *weights; // [4][CC] at its first channel
+    bool is_f32;
+} Channels;
+
+static float channel_round(const Channels *ch, float x) { return ch->is_f32 ? x : bf16_round(x); }
+
+/* Row `row` of (window ++ projections), row 0 the first projection; on the window's grid. */
+static void channels_row(float *to, const Channels *ch, int32_t row) {
+    if (row >= 0) {
+        for (int d = 0; d < W; d++)
+            to[d] = channel_round(ch, ch->proj[row * ch->ld + d]);
+    } else if (ch->is_f32) {
+        memcpy(to, (const float *)ch->window + (row + HISTORY) * ch->window_ld, W * sizeof *to);
+    } else {
+        const uint16_t *from = (const uint16_t *)ch->window + (row + HISTORY) * ch->window_ld;
+        for (int d = 0; d < W; d++)
+            to[d] = bf16_to_f32(from[d]);
+    }
+}
+
+/* Leaves the last three rows of (window ++ m projections) in the window. */
+static void channels_keep(const Channels *ch, int32_t m) {
+    float row[W];
+    for (int32_t i = 0; i < HISTORY; i++) { // ascending: a row is read before it is overwritten
+        channels_row(row, ch, m + i - HISTORY);
+        if (ch->is_f32) {
+            memcpy((float *)ch->window + i * ch->window_ld, row, sizeof row);
+        } else {
+            uint16_t *to = (uint16_t *)ch->window + i * ch->window_ld;
+            for (int d = 0; d < W; d++)
+                to[d] = bf16_from_f32(row[d]);
+        }
+    }
+}
+
+/* out [m][128]: convolution and SiLU of rows [t0, t0 + m). */
+static void channels_conv(const Cpu *b, Chunk *work, float *out, const Channels *ch, int32_t t0,
+                          int32_t m) {
+    for (int32_t i = 0; i < m + HISTORY; i++)
+        channels_row(work->in + i * W, ch, t0 + i - HISTORY);
+    b->k.recur.conv(out, work->in, ch->weights, ch->window_ld, m);
+}
+
+/* A head: where its parts stand in the projections. */
+typedef struct Head {
+    const CpuLayer *l;
+    int32_t slot;
+    const float *proj; // [m][ld] whole rows
+    ptrdiff_t ld;
+} Head;
+
+static Channels head_channels(const Cpu *b, const Head *h, ptrdiff_t channel) {
+    ptrdiff_t cc = config_conv_dim(&b->c);
+    bool is_f32 = b->plan.is_f32_activations;
+    char *window = cpu_window(b, h->l, h->slot);
+    return (Channels){.proj = h->proj + channel,
+                      .ld = h->ld,
+                      .window = window + channel * (is_f32 ? 4 : 2),
+                      .window_ld = cc,
+                      .weights = h->l->plain[SLOT_GDN_CONV] + channel,
+                      .is_f32 = is_f32};
+}
+
+static float softplus(float x) { return x > 20.0f ? x : log1pf(expf(x)); }
+
+/* Log decays and betas of value head hv for rows [t0, t0 + m). */
+static void head_gates(const Cpu *b, const Head *h, Chunk *work, int32_t hv, int32_t t0,
+                       int32_t m) {
+    StagePart parts[STAGE_PARTS];
+    cpu_stage_mixer(b, h->l, parts); // qkv, z, a, b
+    float rate = h->l->plain[SLOT_GDN_A_LOG][hv], shift = h->l->plain[SLOT_GDN_DT_BIAS][hv];
+    for (int32_t t = 0; t < m; t++) {
+        const float *row = h->proj + (t0 + t) * h->ld;
+        work->g[t] = rate * softplus(row[parts[2].column + hv] + shift);
+        work->beta[t] = 1.0f / (1.0f + expf(-row[parts[3].column + hv]));
+    }
+}
+
+/* One value head of one chunk, from the key head's q and k. */
+static void head_value(const Cpu *b, CpuMember *me, const Head *h, Chunk *work, BatchPhase phase,
+                       int32_t hv, int32_t t0, int32_t m, uint8_t *out) {
+    const RecurKernels *r = &b->k.recur;
+    Channels v = head_channels(b, h, 2 * config_gdn_key_dim(&b->c) + hv * W);
+    channels_conv(b, work, work->v, &v, t0, m);
+    head_gates(b, h, work, hv, t0, m);
+    float *state = cpu_state(b, h->l, h->slot) + (size_t)hv * STATE_ELEMENTS;
+    if (phase == PHASE_DECODE)
+        r->step(state, work->o, work->q, work->k, work->v, expf(work->g[0]), work->beta[0]);
+    else
+        r->chunk(state, work->o, work->q, work->k, work->v, work->g, work->beta, work->kk, work->qk,
+                 m, work->kernel);
+    const float *z = h->proj + t0 * h->ld + config_conv_dim(&b->c) + hv * W;
+    r->gate(work->o, work->o, h->l->plain[SLOT_GDN_NORM], z, h->ld, (float)b->c.rms_eps, m);
+    int32_t n_groups = h->l->m[SLOT_GDN_OUT].n_groups;
+    for (int32_t t = 0; t < m; t++)
+        b->k.matmul.prepare(out + (size_t)(t0 + t) * b->inner_bytes, n_groups,
+                            hv * W / GROUP_INPUTS, W / GROUP_INPUTS, work->o + t * W);
+    UNUSED(me);
+}
+
+void cpu_gdn_head(const Cpu *b, CpuMember *me, BatchPhase phase, const CpuLayer *l, int32_t slot,
+                  int32_t key_head, const float *proj, uint8_t *out, int32_t m) {
+    Chunk *work = (Chunk *)me->gdn;
+    Head h = {l, slot, proj, b->proj_width};
+    int32_t share = b->c.n_gdn_value_heads / b->c.n_gdn_key_heads;
+    Channels q = head_channels(b, &h, key_head * W);
+    Channels k = head_channels(b, &h, config_gdn_key_dim(&b->c) + key_head * W);
+    for (int32_t t0 = 0; t0 < m; t0 += C) {
+        int32_t n = min_i32(C, m - t0);
+        channels_conv(b, work, work->q, &q, t0, n);
+        channels_conv(b, work, work->k, &k, t0, n);
+        b->k.recur.unit(work->q, 0.088388347648318447f, n); // 128^-0.5
+        b->k.recur.unit(work->k, 1.0f, n);
+        if (phase == PHASE_PREFILL)
+            b->k.recur.gram(work->kk, work->qk, work->q, work->k, n, work->kernel);
+        for (int32_t i = 0; i < share; i++)
+            head_value(b, me, &h, work, phase, key_head * share + i, t0, n, out);
+    }
+    channels_keep(&q, m);
+    channels_keep(&k, m);
+    for (int32_t i = 0; i < share; i++) {
+        Channels v =
+            head_channels(b, &h, 2 * config_gdn_key_dim(&b->c) + (key_head * share + i) * W);
+        channels_keep(&v, m);
+    }
+}

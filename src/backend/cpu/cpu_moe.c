@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+/* cpu_moe.c - mixture of experts: the choice, the lists of who chose what, an expert's products.
+ *
+ * Path:     cpu_decode.c and cpu_prefill.c cut the work into jobs and call these.
+ * Owns:     nothing.  Thread: any member, with its own CpuMember. */
+#include "backend/cpu/cpu.h"
+
+#include <math.h>
+#include <string.h>
+
+void cpu_moe_choose(const Cpu *b, const float *logits, int32_t *ids, float *weights) {
+    int32_t k = b->c.top_k;
+    for (int32_t i = 0; i < k; i++) {
+        int32_t best = -1;
+        for (int32_t e = 0; e < b->c.n_experts; e++) {
+            if (best >= 0 && !(logits[e] > logits[best]))
+                continue;
+            bool is_taken = false;
+            for (int32_t j = 0; j < i; j++)
+                is_taken |= ids[j] == e;
+            if (!is_taken)
+                best = e;
+        }
+        ids[i] = best;
+    }
+    float sum = 0.0f;
+    for (int32_t i = 0; i < k; i++) {
+        weights[i] = expf(logits[ids[i]] - logits[ids[0]]);
+        sum += weights[i];
+    }
+    for (int32_t i = 0; i < k; i++)
+        weights[i] /= sum;
+}
+
+size_t cpu_moe_list_ints(const ModelConfig *c, int32_t rows) {
+    return 2 * (size_t)c->n_experts + 1 + 2 * (size_t)rows * (size_t)c->top_k;
+}
+
+ExpertLists cpu_moe_sort(const Cpu *b, const int32_t *topk, int32_t n_rows, int32_t *memory) {
+    int32_t n_experts = b->c.n_experts, n_slots = n_rows * b->c.top_k;
+    ExpertLists lists = {.active = memory, .first = memory + n_experts};
+    lists.order = lists.first + n_experts + 1;
+    lists.place = lists.order + n_slots;
+    int32_t *first = lists.first;
+    memset(first, 0, sizeof *first * (size_t)(n_experts + 1));
+    for (int32_t i = 0; i < n_slots; i++)
+        first[topk[i]]++;
+    int32_t at = 0;
+    for (int32_t e = 0; e <= n_experts; e++) { // counts to places
+        int32_t n = first[e];
+        first[e] = at;
+        if (e < n_experts && n)
+            lists.active[lists.n_active++] = e;
+        at += n;
+    }
+    for (int32_t i = 0; i < n_slots; i++) {
+        lists.place[i] = first[topk[i]]++;
+        lists.order[lists.place[i]] = i;
+    }
+    for (int32_t e = n_experts; e > 0; e--) // first[e] has moved on to first[e + 1]
+        first[e] = first[e - 1];
+    first[0] = 0;
+    return lists;
+}
+
+/* SwiGLU of m rows in gate and up and preparation of group `unit` of their rows. */
+static void finish_inner(const Cpu *b, CpuMember *me, uint8_t *act, size_t act_bytes,
+                         int32_t n_groups, int32_t unit, int32_t m) {
+    for (int32_t i = 0; i < m; i++) {
+        float *gate = me->gate + (size_t)i * EXPERT_UNIT;
+        b->k.elem.swiglu(gate, gate, me->up + (size_t)i * EXPERT_UNIT, EXPERT_UNIT);
+        b->k.matmul.prepare(act + (size_t)i * act_bytes, n_groups, unit, 1, gate);
+    }
+}
+
+void cpu_moe_inner(const Cpu *b, CpuMember *me, BatchPhase phase, const CpuLayer *l,
+                   const ExpertLists *lists, int32_t expert, int32_t unit, const uint8_t *in) {
+    enum { STRIPS = EXPERT_UNIT / STRIP_ROWS };
+    Span strips = {unit * STRIPS, unit * STRIPS + STRIPS};
+    int32_t rows[MATMUL_ROWS];
+    for (int32_t at = lists->first[expert]; at < lists->first[expert + 1]; at += MATMUL_ROWS) {
+        int32_t m = min_i32(MATMUL_ROWS, lists->first[expert + 1] - at);
+        for (int32_t i = 0; i < m; i++)
+            rows[i] = lists->order[at + i] / b->c.top_k;
+        RowsIn x = {in, b->in_bytes, rows};
+        cpu_mul(b, me, phase, &l->m[SLOT_EXPERT_GATE], expert, strips,
+                (RowsOut){me->gate, EXPERT_UNIT, NULL}, x, m);
+        cpu_mul(b, me, phase, &l->m[SLOT_EXPERT_UP], expert, strips,
+                (RowsOut){me->up, EXPERT_UNIT, NULL}, x, m);
+        finish_inner(b, me, b->s.act + (size_t)at * b->act_bytes, b->act_bytes,
+                     l->m[SLOT_EXPERT_DOWN].n_groups, unit, m);
+    }
+}
+
+void cpu_moe_inner_shared(const Cpu *b, CpuMember *me, BatchPhase phase, const CpuLayer *l,
+                          int32_t unit, const uint8_t *in, int32_t row, int32_t m) {
+    enum { STRIPS = EXPERT_UNIT / STRIP_ROWS };
+    Span strips = {unit * STRIPS, unit * STRIPS + STRIPS};
+    for (int32_t at = row; at < row + m; at += MATMUL_ROWS) {
+        int32_t n = min_i32(MATMUL_ROWS, row + m - at);
+        RowsIn x = {in + (size_t)at * b->in_bytes, b->in_bytes, NULL};
+        cpu_mul(b, me, phase, &l->m[SLOT_SHARED_GATE], 0, strips,
+                (RowsOut){me->gate, EXPERT_UNIT, NULL}, x, n);
+        cpu_mul(b, me, phase, &l->m[SLOT_SHARED_UP], 0, strips,
+                (RowsOut){me->up, EXPERT_UNIT, NULL}, x, n);
+        finish_inner(b, me, b->s.shared_act + (size_t)at * b->shared_act_bytes, b->shared_act_bytes,
+                     l->m[SLOT_SHARED_DOWN].n_groups, unit, n);
+    }
+}
+
+void cpu_moe_combine(const Cpu *b, float *to, const ExpertLists *lists, const float *out,
+                     const float *shared, size_t ld, const float *weights, int32_t row, int32_t n) {
+    StagePart parts[STAGE_PARTS];
+    cpu_stage_router(b, &b->model.layers[0], parts); // the same columns in every layer
+    float mix = b->s.router[(size_t)row * (size_t)b->router_width + (size_t)parts[1].column];
+    memset(to, 0, sizeof *to * (size_t)n);
+    for (int32_t i = 0; i < b->c.top_k; i++) {
+        size_t slot = (size_t)row * (size_t)b->c.top_k + (size_t)i;
+        b->k.elem.axpy(to, weights[slot], out + (size_t)lists->place[slot] * ld, n);
+    }
+    b->k.elem.axpy(to, 1.0f / (1.0f + expf(-mix)), shared + (size_t)row * ld, n);
+}

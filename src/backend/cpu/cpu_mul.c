@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+/* cpu_mul.c - products with packed matrices cut to the kernels' sizes, and how a stage's bytes are
+ * shared out.
+ *
+ * Owns:     nothing.  Thread: any member, with its own CpuMember. */
+#include "backend/cpu/cpu.h"
+
+static MatmulFn mul_kernel(const MatmulKernels *k, BatchPhase phase, int32_t bits) {
+    if (phase == PHASE_DECODE)
+        return bits == 4 ? k->decode_q4 : k->decode_q8;
+    return bits == 4 ? k->prefill_q4 : k->prefill_q8;
+}
+
+void cpu_mul(const Cpu *b, CpuMember *me, BatchPhase phase, const PackedMatrix *w, int32_t expert,
+             Span strips, RowsOut y, RowsIn x, int32_t m) {
+    MatmulFn fn = mul_kernel(&b->k.matmul, phase, w->bits);
+    const uint8_t *tiles = w->tiles + (size_t)expert * w->expert_bytes;
+    int32_t step = strips.end - strips.first;
+    if (m > MATMUL_ROWS) // the strips are passed over more than once: few enough to stay in L2
+        step = max_i32(1, (int32_t)(WEIGHT_CHUNK / w->strip_bytes));
+    for (int32_t s = strips.first; s < strips.end; s += step) {
+        int32_t n = min_i32(step, strips.end - s);
+        for (int32_t at = 0; at < m; at += MATMUL_ROWS) {
+            int32_t rows = min_i32(MATMUL_ROWS, m - at);
+            for (int32_t i = 0; i < rows; i++) {
+                size_t in = x.index ? (size_t)x.index[at + i] : (size_t)(at + i);
+                size_t out = y.index ? (size_t)y.index[at + i] : (size_t)(at + i);
+                me->px[i] = x.base + in * x.stride;
+                me->y[i] = y.base + out * y.stride + (size_t)(s - strips.first) * STRIP_ROWS;
+            }
+            fn(me->y, tiles + (size_t)s * w->strip_bytes, w->n_groups, n, me->px, rows);
+        }
+    }
+}
+
+/* How many units begin below byte `end` of a list in which they begin at byte `at`. */
+static int32_t units_below(uint64_t end, uint64_t at, int32_t n_units, uint64_t unit_bytes) {
+    if (end <= at)
+        return 0;
+    uint64_t n = (end - at + unit_bytes - 1) / unit_bytes;
+    return n < (uint64_t)n_units ? (int32_t)n : n_units;
+}
+
+Span cpu_share(uint64_t at, int32_t n_units, uint64_t unit_bytes, uint64_t total, int member,
+               int n_members) {
+    uint64_t low = total / (uint64_t)n_members * (uint64_t)member;
+    uint64_t high = member + 1 == n_members ? at + (uint64_t)n_units * unit_bytes
+                                            : total / (uint64_t)n_members * (uint64_t)(member + 1);
+    return (Span){units_below(low, at, n_units, unit_bytes),
+                  units_below(high, at, n_units, unit_bytes)};
+}
+
+Span cpu_share_even(int32_t n_jobs, int member, int n_members) {
+    return (Span){(int32_t)((int64_t)n_jobs * member / n_members),
+                  (int32_t)((int64_t)n_jobs * (member + 1) / n_members)};
+}
+
+/* Appends a matrix behind those that a stage has. */
+static int32_t stage_add(StagePart *parts, int32_t n, const PackedMatrix *w) {
+    int32_t column = n ? parts[n - 1].column + parts[n - 1].w->n_strips * STRIP_ROWS : 0;
+    parts[n] = (StagePart){w, column};
+    return n + 1;
+}
+
+int32_t cpu_stage_mixer(const Cpu *b, const CpuLayer *l, StagePart parts[STAGE_PARTS]) {
+    UNUSED(b);
+    int32_t n = 0;
+    if (l->is_attn) {
+        n = stage_add(parts, n, &l->m[SLOT_ATTN_Q]);
+        n = stage_add(parts, n, &l->m[SLOT_ATTN_K]);
+        return stage_add(parts, n, &l->m[SLOT_ATTN_V]);
+    }
+    n = stage_add(parts, n, &l->m[SLOT_GDN_QKV]);
+    n = stage_add(parts, n, &l->m[SLOT_GDN_Z]);
+    n = stage_add(parts, n, &l->m[SLOT_GDN_A]);
+    return stage_add(parts, n, &l->m[SLOT_GDN_B]);
+}
+
+int32_t cpu_stage_router(const Cpu *b, const CpuLayer *l, StagePart parts[STAGE_PARTS]) {
+    UNUSED(b);
+    int32_t n = stage_add(parts, 0, &l->m[SLOT_ROUTER]);
+    return stage_add(parts, n, &l->m[SLOT_SHARED_MIX]);
+}

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+/* cpu_prefill.c - the layers for the rows of prompts: every weight strip is used for all rows.
+ *
+ * Path:     cpu_step.c -> cpu_prefill_layers -> prefill_layer, stage by stage as lists of jobs.
+ * Owns:     nothing.  Thread: the engine's; jobs on the members of the pool. Which member runs a
+ *           job changes nothing: jobs write apart and every sum has one order.
+ * Not here: what a head, an expert or a product does (cpu_gdn.c, cpu_attn.c, cpu_moe.c, cpu_mul.c).
+ */
+#include "backend/cpu/cpu.h"
+
+#include <string.h>
+
+enum { ROW_JOB = 16 }; // rows of one job of row-by-row work
+
+/* One layer's run, handed to the jobs. */
+typedef struct Layer {
+    Cpu *b;
+    const Pass *pass;
+    const CpuLayer *l;
+    int32_t number;
+    /* Norm jobs. */
+    WeightSlot gain;
+    const float *branch;
+    /* Product jobs. */
+    StagePart parts[STAGE_PARTS];
+    int32_t n_parts;
+    float *y;
+    size_t ldy;
+    const uint8_t *x;
+    size_t x_bytes;
+    /* Expert jobs. */
+    ExpertLists lists;
+} Layer;
+
+/* Rows [first, end) of a job of row-by-row work. */
+static Span row_job(const Layer *run, int64_t job) {
+    int32_t first = (int32_t)job * ROW_JOB;
+    return (Span){first, min_i32(first + ROW_JOB, run->pass->n_rows)};
+}
+
+static void run_rows(Layer *run, PoolJobFn fn) {
+    pool_jobs(run->b->pool, div_up_i32(run->pass->n_rows, ROW_JOB), fn, run);
+}
+
+static void embed_job(void *ctx, int64_t job, int member) {
+    UNUSED(member);
+    Layer *run = ctx;
+    Span rows = row_job(run, job);
+    for (int32_t i = rows.first; i < rows.end; i++)
+        cpu_pack_row(cpu_row_x(run->b, run->pass, i), &run->b->model.top.m[SLOT_EMBED],
+                     run->pass->rows[i].id);
+}
+
+/* x += branch, norm, preparation. A row that is not finite counts as zero from here on. */
+static void norm_job(void *ctx, int64_t job, int member) {
+    Layer *run = ctx;
+    Cpu *b = run->b;
+    int32_t hidden = b->c.hidden;
+    float *norm = b->members[member].norm;
+    Span rows = row_job(run, job);
+    for (int32_t i = rows.first; i < rows.end; i++) {
+        const float *add = run->branch ? run->branch + (size_t)i * (size_t)hidden : NULL;
+        if (!b->k.elem.add_norm(norm, cpu_row_x(b, run->pass, i), add, run->l->plain[run->gain],
+                                (float)b->c.rms_eps, hidden)) {
+            memset(norm, 0, sizeof *norm * (size_t)hidden);
+            cpu_row_bad(&run->pass->rows[i],
+                        run->branch ? run->number : max_i32(run->number - 1, 0));
+        }
+        b->k.matmul.prepare(b->s.in + (size_t)i * b->in_bytes, hidden / GROUP_INPUTS, 0,
+                            hidden / GROUP_INPUTS, norm);
+    }
+}
+
+static void run_norm(Layer *run, WeightSlot gain, const float *branch) {
+    run->gain = gain;
+    run->branch = branch;
+    run_rows(run, norm_job);
+}
+
+/* Strips of one product job: what stays in L2 while all rows pass over it. */
+static int32_t part_strips(const PackedMatrix *w) {
+    return max_i32(1, (int32_t)(WEIGHT_CHUNK / w->strip_bytes));
+}
+
+static void product_job(void *ctx, int64_t job, int member) {
+    Layer *run = ctx;
+    for (int32_t p = 0; p < run->n_parts; p++) {
+        const PackedMatrix *w = run->parts[p].w;
+        int32_t step = part_strips(w), n_jobs = div_up_i32(w->n_strips, step);
+        if (job >= n_jobs) {
+            job -= n_jobs;
+            continue;
+        }
+        int32_t first = (int32_t)job * step;
+        cpu_mul(run->b, &run->b->members[member], PHASE_PREFILL, w, 0,
+                (Span){first, min_i32(first + step, w->n_strips)},
+                (RowsOut){run->y + run->parts[p].column + first * STRIP_ROWS, run->ldy, NULL},
+                (RowsIn){run->x, run->x_bytes, NULL}, run->pass->n_rows);
+        return;
+    }
+}
+
+/* y = the products of run->parts with all rows of x. */
+static void run_products(Layer *run, float *y, size_t ldy, const uint8_t *x, size_t x_bytes) {
+    run->y = y;
+    run->ldy = ldy;
+    run->x = x;
+    run->x_bytes = x_bytes;
+    int64_t n_jobs = 0;
+    for (int32_t p = 0; p < run->n_parts; p++)
+        n_jobs += div_up_i32(run->parts[p].w->n_strips, part_strips(run->parts[p].w));
+    pool_jobs(run->b->pool, n_jobs, product_job, run);
+}
+
+/* Rows of sequence number i of the pass. */
+static Span pass_rows(const Pass *pass, int32_t i) {
+    return (Span){pass->row0[i], i + 1 < pass->n_seqs ? pass->row0[i + 1] : pass->n_rows};
+}
+
+static void gdn_job(void *ctx, int64_t job, int member) {
+    Layer *run = ctx;
+    Cpu *b = run->b;
+    int32_t seq = (int32_t)(job / b->c.n_gdn_key_heads);
+    Span rows = pass_rows(run->pass, seq);
+    cpu_gdn_head(b, &b->members[member], PHASE_PREFILL, run->l,
+                 b->batch->seqs[run->pass->seqs[seq]].slot, (int32_t)(job % b->c.n_gdn_key_heads),
+                 b->s.proj + (size_t)rows.first * (size_t)b->proj_width,
+                 b->s.inner + (size_t)rows.first * b->inner_bytes, rows.end - rows.first);
+}
+
+static void append_job(void *ctx, int64_t job, int member) {
+    UNUSED(member);
+    Layer *run = ctx;
+    Span rows = row_job(run, job);
+    for (int32_t i = rows.first; i < rows.end; i++)
+        cpu_attn_append(run->b, run->l, i);
+}
+
+/* Tiles of ATTN_TOKENS rows from the last to the first: late rows see more keys. */
+static void attn_job(void *ctx, int64_t job, int member) {
+    Layer *run = ctx;
+    Cpu *b = run->b;
+    int32_t kv_head = (int32_t)(job % b->c.n_kv_heads);
+    job /= b->c.n_kv_heads;
+    for (int32_t i = 0; i < run->pass->n_seqs; i++) {
+        Span rows = pass_rows(run->pass, i);
+        int32_t n_tiles = div_up_i32(rows.end - rows.first, ATTN_TOKENS);
+        if (job >= n_tiles) {
+            job -= n_tiles;
+            continue;
+        }
+        int32_t row = rows.first + (n_tiles - 1 - (int32_t)job) * ATTN_TOKENS;
+        cpu_attn_prefill(b, &b->members[member], run->l, row, min_i32(ATTN_TOKENS, rows.end - row),
+                         kv_head);
+        return;
+    }
+}
+
+static void run_mixer(Layer *run) {
+    Cpu *b = run->b;
+    run->n_parts = cpu_stage_mixer(b, run->l, run->parts);
+    run_products(run, b->s.proj, (size_t)b->proj_width, b->s.in, b->in_bytes);
+    if (run->l->is_attn) {
+        run_rows(run, append_job);
+        int64_t n_tiles = 0;
+        for (int32_t i = 0; i < run->pass->n_seqs; i++) {
+            Span rows = pass_rows(run->pass, i);
+            n_tiles += div_up_i32(rows.end - rows.first, ATTN_TOKENS);
+        }
+        pool_jobs(b->pool, n_tiles * b->c.n_kv_heads, attn_job, run);
+    } else {
+        pool_jobs(b->pool, (int64_t)run->pass->n_seqs * b->c.n_gdn_key_heads, gdn_job, run);
+    }
+    run->parts[0] = (StagePart){&run->l->m[run->l->is_attn ? SLOT_ATTN_O : SLOT_GDN_OUT], 0};
+    run->n_parts = 1;
+    run_products(run, b->s.branch, (size_t)b->c.hidden, b->s.inner, b->inner_bytes);
+}
+
+static void choose_job(void *ctx, int64_t job, int member) {
+    UNUSED(member);
+    Layer *run = ctx;
+    Cpu *b = run->b;
+    Span rows = row_job(run, job);
+    size_t k = (size_t)b->c.top_k;
+    for (int32_t i = rows.first; i < rows.end; i++)
+        cpu_moe_choose(b, b->s.router + (size_t)i * (size_t)b->router_width,
+                       b->s.topk + (size_t)i * k, b->s.topk_weight + (size_t)i * k);
+}
+
+/* 64 inner values of one expert for its rows, or of the shared expert for MATMUL_ROWS rows. */
+static void inner_job(void *ctx, int64_t job, int member) {
+    Layer *run = ctx;
+    Cpu *b = run->b;
+    int32_t units = b->c.expert_inner / EXPERT_UNIT;
+    int64_t n_jobs = (int64_t)run->lists.n_active * units;
+    if (job < n_jobs) {
+        cpu_moe_inner(b, &b->members[member], PHASE_PREFILL, run->l, &run->lists,
+                      run->lists.active[job / units], (int32_t)(job % units), b->s.in);
+        return;
+    }
+    units = b->c.shared_inner / EXPERT_UNIT;
+    int32_t row = (int32_t)((job - n_jobs) / units) * MATMUL_ROWS;
+    cpu_moe_inner_shared(b, &b->members[member], PHASE_PREFILL, run->l,
+                         (int32_t)((job - n_jobs) % units), b->s.in, row,
+                         min_i32(MATMUL_ROWS, run->pass->n_rows - row));
+}
+
+/* DOWN_COLUMNS outputs of all experts, their weighted sum, and the residual. */
+static void down_job(void *ctx, int64_t job, int member) {
+    enum { STRIPS = DOWN_COLUMNS / STRIP_ROWS };
+    Layer *run = ctx;
+    Cpu *b = run->b;
+    CpuMember *me = &b->members[member];
+    const ExpertLists *lists = &run->lists;
+    int32_t n_rows = run->pass->n_rows;
+    Span strips = {(int32_t)job * STRIPS, (int32_t)job * STRIPS + STRIPS};
+    float *shared = me->down + (size_t)n_rows * (size_t)b->c.top_k * DOWN_COLUMNS;
+    for (int32_t i = 0; i < lists->n_active; i++) {
+        int32_t e = lists->active[i], at = lists->first[e];
+        cpu_mul(b, me, PHASE_PREFILL, &run->l->m[SLOT_EXPERT_DOWN], e, strips,
+                (RowsOut){me->down + (size_t)at * DOWN_COLUMNS, DOWN_COLUMNS, NULL},
+                (RowsIn){b->s.act + (size_t)at * b->act_bytes, b->act_bytes, NULL},
+                lists->first[e + 1] - at);
+    }
+    cpu_mul(b, me, PHASE_PREFILL, &run->l->m[SLOT_SHARED_DOWN], 0, strips,
+            (RowsOut){shared, DOWN_COLUMNS, NULL},
+            (RowsIn){b->s.shared_act, b->shared_act_bytes, NULL}, n_rows);
+    float sum[DOWN_COLUMNS];
+    for (int32_t row = 0; row < n_rows; row++) {
+        cpu_moe_combine(b, sum, lists, me->down, shared, DOWN_COLUMNS, b->s.topk_weight, row,
+                        DOWN_COLUMNS);
+        float *x = cpu_row_x(b, run->pass, row) + job * DOWN_COLUMNS;
+        for (int32_t d = 0; d < DOWN_COLUMNS; d++)
+            x[d] += sum[d];
+    }
+}
+
+static void run_experts(Layer *run) {
+    Cpu *b = run->b;
+    run->n_parts = cpu_stage_router(b, run->l, run->parts);
+    run_products(run, b->s.router, (size_t)b->router_width, b->s.in, b->in_bytes);
+    run_rows(run, choose_job);
+    run->lists = cpu_moe_sort(b, b->s.topk, run->pass->n_rows, b->s.order);
+    int64_t n_jobs =
+        (int64_t)run->lists.n_active * (b->c.expert_inner / EXPERT_UNIT) +
+        (int64_t)div_up_i32(run->pass->n_rows, MATMUL_ROWS) * (b->c.shared_inner / EXPERT_UNIT);
+    pool_jobs(b->pool, n_jobs, inner_job, run);
+    pool_jobs(b->pool, b->c.hidden / DOWN_COLUMNS, down_job, run);
+}
+
+void cpu_prefill_layers(Cpu *b, int32_t first, int32_t end) {
+    Layer run = {.b = b, .pass = &b->pass[PHASE_PREFILL]};
+    for (int32_t layer = first; layer < end; layer++) {
+        if (layer < 0) {
+            run_rows(&run, embed_job);
+            continue;
+        }
+        run.number = layer;
+        run.l = &b->model.layers[layer];
+        run_norm(&run, SLOT_INPUT_NORM, NULL);
+        run_mixer(&run);
+        run_norm(&run, SLOT_POST_NORM, b->s.branch);
+        run_experts(&run);
+    }
+}

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+/* turn.c - one turn: prompt to ids, ids to events.
+ *
+ * Path:     id -> Detok -> Parser (chat) -> Stop (content only) -> sink.
+ * Owns:     the state of its turn, freed behind TURN_END.  Thread: the engine's. */
+#include "engine/turn.h"
+
+#include "base/mem.h"
+#include "engine/stop.h"
+#include "text/parse.h"
+
+struct Turn {
+    TurnModel model;
+    Seq *seq; // NULL before engine_add and behind the end
+    Detok detok;
+    Parser *parser; // NULL: a raw prompt, all is content
+    Stop stop;
+    StrBuf piece;    // text of the id at work
+    StrBuf passed;   // what the stop strings let through
+    bool is_stopped; // a stop string was complete
+    bool was_thinking;
+    int32_t n_reasoning;
+    Status status; // first failure inside a callback
+    Err err;
+    TurnSink sink;
+    void *ctx;
+};
+
+static void turn_free(Turn *t) {
+    if (!t)
+        return;
+    parser_close(t->parser);
+    stop_fini(&t->stop);
+    strbuf_fini(&t->piece);
+    strbuf_fini(&t->passed);
+    mem_free(t);
+}
+
+static void turn_send(Turn *t, const TurnEvent *event) { t->sink(t->ctx, event); }
+
+/* Content through the stop strings; what comes behind a match is dropped. */
+static void turn_content(Turn *t, StrView text) {
+    if (t->is_stopped || t->status != STATUS_OK)
+        return;
+    strbuf_clear(&t->passed);
+    t->status = stop_push(&t->stop, text, &t->passed, &t->is_stopped, &t->err);
+    if (t->status == STATUS_OK && t->passed.len)
+        turn_send(t, &(TurnEvent){.kind = TURN_CONTENT, .text = strbuf_view(&t->passed)});
+}
+
+static void turn_parsed(void *ctx, const ParseEvent *e) {
+    Turn *t = ctx;
+    static const TurnEventKind kinds[] = {
+        [PARSE_REASONING] = TURN_REASONING,   [PARSE_CONTENT] = TURN_CONTENT,
+        [PARSE_CALL_BEGIN] = TURN_CALL_BEGIN, [PARSE_CALL_ARGS] = TURN_CALL_ARGS,
+        [PARSE_CALL_END] = TURN_CALL_END,     [PARSE_CALL_DROP] = TURN_CALL_DROP,
+    };
+    if (e->kind == PARSE_CONTENT)
+        turn_content(t, e->text);
+    else if (!t->is_stopped)
+        turn_send(t,
+                  &(TurnEvent){
+                      .kind = kinds[e->kind], .text = e->text, .name = e->name, .call = e->call});
+}
+
+/* A piece of the model's text. */
+static void turn_text(Turn *t, StrView text, bool is_control) {
+    if (t->status != STATUS_OK || text.len == 0)
+        return;
+    if (t->parser)
+        t->status = parser_push(t->parser, text, is_control, turn_parsed, t, &t->err);
+    else
+        turn_content(t, text);
+}
+
+/* One new id. False ends the sequence: a stop string, or a failure. */
+static bool turn_token(void *ctx, const SampleResult *sample) {
+    Turn *t = ctx;
+    const Tokenizer *tokenizer = t->model.tokenizer;
+    turn_send(t, &(TurnEvent){.kind = TURN_TOKEN, .sample = sample});
+    t->n_reasoning += t->was_thinking;
+    strbuf_clear(&t->piece);
+    if (t->parser && tokenizer_is_added(tokenizer, sample->id)) {
+        // A control token stands for itself: what was held before it can no longer be completed.
+        if (t->status == STATUS_OK)
+            t->status = detok_flush(&t->detok, &t->piece, &t->err);
+        turn_text(t, strbuf_view(&t->piece), false);
+        if (!tokenizer_is_special(tokenizer, sample->id))
+            turn_text(t, tokenizer_id_bytes(tokenizer, sample->id), true);
+    } else {
+        if (t->status == STATUS_OK)
+            t->status = detok_push(&t->detok, sample->id, &t->piece, &t->err);
+        turn_text(t, strbuf_view(&t->piece), false);
+    }
+    t->was_thinking = t->parser && parser_is_thinking(t->parser);
+    return t->status == STATUS_OK && !t->is_stopped;
+}
+
+static TurnFinish turn_finish(const Turn *t, SeqEnd end) {
+    if (t->status != STATUS_OK || end == SEQ_FAILED)
+        return FINISH_FAILED;
+    if (end == SEQ_CANCELLED)
+        return FINISH_CANCELLED;
+    if (end == SEQ_LENGTH)
+        return FINISH_LENGTH;
+    return t->parser && parser_n_calls(t->parser) ? FINISH_CALLS : FINISH_STOP;
+}
+
+static void turn_end(void *ctx, SeqEnd end, const Err *why) {
+    Turn *t = ctx;
+    SeqFigures figures = t->seq ? engine_seq_figures(t->seq) : (SeqFigures){0};
+    bool is_whole = end == SEQ_STOP_ID || end == SEQ_STOP_SINK || end == SEQ_LENGTH;
+    if (is_whole && t->status == STATUS_OK && !t->is_stopped) {
+        strbuf_clear(&t->piece);
+        t->status = detok_flush(&t->detok, &t->piece, &t->err);
+        turn_text(t, strbuf_view(&t->piece), false);
+        if (t->parser && t->status == STATUS_OK)
+            t->status = parser_finish(t->parser, end == SEQ_LENGTH, turn_parsed, t, &t->err);
+        strbuf_clear(&t->passed);
+        if (t->status == STATUS_OK && !t->is_stopped)
+            t->status = stop_flush(&t->stop, &t->passed, &t->err);
+        if (t->status == STATUS_OK && t->passed.len)
+            turn_send(t, &(TurnEvent){.kind = TURN_CONTENT, .text = strbuf_view(&t->passed)});
+    }
+    turn_send(t, &(TurnEvent){.kind = TURN_END,
+                              .finish = turn_finish(t, end),
+                              .n_reasoning = t->n_reasoning,
+                              .figures = figures,
+                              .err = t->status != STATUS_OK ? &t->err : why});
+    turn_free(t);
+}
+
+/* Opens the parser in the state that the prompt leaves. */
+static Status turn_open_parser(Turn *t, const TurnRequest *r, bool is_thinking_open, Err *err) {
+    ParserOptions options = {
+        .tools = r->tools,
+        .start = is_thinking_open         ? PARSE_START_REASONING
+                 : r->chat.continue_final ? PARSE_START_CONTINUE
+                                          : PARSE_START_CONTENT,
+    };
+    t->was_thinking = is_thinking_open;
+    return parser_open(&t->parser, &options, err);
+}
+
+/* The prompt's ids: rendered and encoded, or as they came. */
+static Status turn_prompt(Turn *t, TokenIds *ids, const TurnRequest *r, Err *err) {
+    if (r->messages) {
+        ChatPrompt prompt = {0};
+        TRY(chat_render(&prompt, t->model.family, r->messages, r->tools, &r->chat, err));
+        Status status = tokenizer_encode(t->model.tokenizer, ids, strbuf_view(&prompt.text),
+                                         prompt.trusted, err);
+        if (status == STATUS_OK)
+            status = turn_open_parser(t, r, prompt.is_thinking_open, err);
+        chat_prompt_fini(&prompt);
+        return status;
+    }
+    if (!r->ids)
+        return tokenizer_encode(t->model.tokenizer, ids, r->text, NULL, err);
+    TRY(token_ids_reserve(ids, (size_t)r->n_ids, err));
+    for (int32_t i = 0; i < r->n_ids; i++)
+        TRY(token_ids_append(ids, r->ids[i], err));
+    return STATUS_OK;
+}
+
+static Status turn_add(Turn *t, const TokenIds *ids, const TurnRequest *r, Err *err) {
+    const ModelConfig *c = engine_config(t->model.engine);
+    if (ids->n > LIMIT_CONTEXT)
+        return err_set(err, STATUS_CONTEXT, "the prompt has %zu tokens, the context holds %d",
+                       ids->n, engine_settled(t->model.engine)->limit_tok);
+    SeqRequest request = {.ids = ids->ids,
+                          .n_ids = (int32_t)ids->n,
+                          .max_tokens = r->max_tokens,
+                          .stop_ids = c->eos,
+                          .n_stop_ids = r->is_past_end ? 0 : c->n_eos,
+                          .sample = r->sample};
+    request.sample.n_ids = tokenizer_n_ids(t->model.tokenizer);
+    SeqSink sink = {turn_token, turn_end, t};
+    return engine_add(t->model.engine, &request, sink, &t->seq, err);
+}
+
+Status turn_start(Turn **out, const TurnModel *model, const TurnRequest *request, TurnSink sink,
+                  void *ctx, Err *err) {
+    Turn *t = mem_zalloc(1, sizeof *t);
+    if (!t)
+        return err_memory(err, "turn", sizeof *t);
+    t->model = *model;
+    t->sink = sink;
+    t->ctx = ctx;
+    // A chat answer without its special tokens; a raw prompt's continuation shows them.
+    detok_init(&t->detok, model->tokenizer, request->messages != NULL);
+    TokenIds ids = {0};
+    Status status = stop_init(&t->stop, request->stops, request->n_stops, err);
+    if (status == STATUS_OK)
+        status = turn_prompt(t, &ids, request, err);
+    if (status == STATUS_OK)
+        status = turn_add(t, &ids, request, err);
+    token_ids_fini(&ids);
+    if (status != STATUS_OK) {
+        turn_free(t);
+        return status;
+    }
+    if (out)
+        *out = t;
+    return STATUS_OK;
+}
+
+void turn_cancel(Turn *turn) { engine_cancel(turn->model.engine, turn->seq); }

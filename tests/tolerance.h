@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+/* tolerance.h - every bound that tests of backends use, with its reason.
+ *
+ * Path:     tests of ref, cpu and the devices include it.
+ * Owns:     nothing.
+ *
+ * "Relative rms" of values: rms(found - expected) / rms(expected); of logits: rms of the difference
+ * over the standard deviation of the expected logits (so defined in tests/data/oracle). The
+ * expected arrays were computed in f64 and stored as F32: their own rounding is 3e-8. */
+#ifndef LILY_TESTS_TOLERANCE_H
+#define LILY_TESTS_TOLERANCE_H
+
+/* f32 activations against the f64 reference, each traced value, state and set of logits. Two other
+ * f32 implementations lie at 1e-7 to 1.7e-6 (logits, residual stream) and 2.3e-6 (states): ten
+ * times their typical distance, and fifty times below the mildest mistake that logits show. */
+static const double TOL_F32_REL = 1e-5;
+
+/* f32 logits, largest difference of any one: ten times the worst that the reference implementations
+ * measured (1.8e-5 on tiny-a, 3.7e-5 on tiny-b). */
+static const double TOL_F32_LOGIT_A = 2e-4;
+static const double TOL_F32_LOGIT_B = 4e-4;
+
+/* f32: argmax is equal and a continuation the same while the reference's margin exceeds this; at
+ * most twice TOL_F32_LOGIT_B can separate two logits. */
+static const double TOL_F32_MARGIN = 1e-3;
+
+/* f64 against the f64 reference, both rounded once to F32: two f64 orders of summation are 1e-14
+ * apart, so hardly one value in a million rounds to another float. 1e-6 is required; this bound
+ * also sees an eps of 128e-6 in the q and k norms of the delta rule (4e-7) and one float function
+ * left in the f64 path (2e-8). */
+static const double TOL_F64_REL = 1e-9;
+/* One such logit that did round to the other float: logits are below 16, so that is 1e-6. The
+ * negative log-likelihoods are taken from these floats. */
+static const double TOL_F64_LOGIT = 2e-6;
+
+/* bf16 activations over a prompt set: 1.5 times the relative rms and twice the mean KL divergence
+ * (nats) of the worse of two bf16 reference implementations. Not the largest difference: one expert
+ * that changes moves a row by more than 1. */
+static const double TOL_BF16_REL_A = 0.054;
+static const double TOL_BF16_KL_A = 0.0087;
+static const double TOL_BF16_REL_B = 0.042;
+static const double TOL_BF16_KL_B = 0.006;
+/* cpu as it runs (bf16 KV cache and windows, the rest f32 or 15 bits): below what the better bf16
+ * reference has over all prompts up to 65 (relative rms 0.031 and 0.023, KL 0.0031 and 0.002). */
+static const double TOL_CPU_REL_A = 0.03;
+static const double TOL_CPU_KL_A = 0.003;
+static const double TOL_CPU_REL_B = 0.022;
+static const double TOL_CPU_KL_B = 0.0019;
+/* Share of equal argmax of teacher-forced bf16 decoding, and the margin above which all are. */
+static const double TOL_BF16_ARGMAX = 0.9;
+static const double TOL_BF16_MARGIN = 1.0;
+/* Mean negative log-likelihood, nats a token. */
+static const double TOL_BF16_NLL = 0.05;
+/* The same in f32: 1.7e-6 of a logit's deviation moves a mean over 516 tokens by less. */
+static const double TOL_F32_NLL = 1e-5;
+
+#endif
