@@ -15,7 +15,6 @@
 #include "base/mem.h"
 #include "text/tokenizer.h"
 
-
 enum { BENCH_DOCS_MAX = 1 << 30 };
 
 /* Cuts the next document off docs; false at the end. */

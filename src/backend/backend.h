@@ -80,7 +80,7 @@ typedef struct BatchSeq {
 /* Called after the forward pass has made a named value; for tests and `lily logits --taps`. The
  * values of one step's rows, widened: data [n_rows, width]. A tap makes the step synchronous.
  * Every backend calls it with name "out" (the residual stream after `layer`, -1: the embedding) and
- * "final_norm" (layer n_layers); ref also, in each layer, with the names of the oracle's layer
+ * "final_norm" (layer n_layers); "topk_ids" comes for rows of prompts. ref also, in each layer, with the names of the oracle's layer
  * trace ("qkv", "topk_ids", ...). "attn_probs" alone comes once a row: data [NQ, position + 1],
  * head by key. Values that a layer makes per row: heads follow each other in `width`. */
 typedef struct BatchTap {

@@ -14,6 +14,12 @@
 // them, with a byte missing in a name or a value, so their own report cannot be relied on.
 static _Thread_local bool json_alloc_failed;
 
+bool json_take_alloc_failure(void) {
+    bool has_failed = json_alloc_failed;
+    json_alloc_failed = false;
+    return has_failed;
+}
+
 static void *json_alloc(size_t size) {
     void *p = mem_alloc(size);
     if (p)
@@ -37,10 +43,12 @@ Status json_read(json_t **out, StrView text, const char *name, Err *err) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, json_install_alloc);
     json_error_t e;
-    json_alloc_failed = false;
+    bool has_failed_before = json_take_alloc_failure(); // of somebody who will ask for it
     json_t *v = json_loadb(text.len ? text.ptr : "", text.len,
                            JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &e);
-    if (json_alloc_failed || (!v && json_error_code(&e) == json_error_out_of_memory)) {
+    bool has_failed = json_take_alloc_failure();
+    json_alloc_failed = has_failed_before;
+    if (has_failed || (!v && json_error_code(&e) == json_error_out_of_memory)) {
         json_decref(v);
         return err_set(err, STATUS_MEMORY, "%s: out of memory", name);
     }

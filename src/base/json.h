@@ -16,6 +16,11 @@
  * strings allowed). name is for the error text: "config.json: line 3: ...". */
 NODISCARD Status json_read(json_t **out, StrView text, const char *name, Err *err);
 
+/* True when an allocation of jansson failed on this thread since the last call (json_read's own do
+ * not count). Values that are built by many calls are checked once at their end with it; call it
+ * once before, too. Known only after a first json_read, which puts mem_alloc under jansson. */
+bool json_take_alloc_failure(void);
+
 /* Reads and parses a file of at most cap bytes. */
 NODISCARD Status json_read_file(json_t **out, const char *path, size_t cap, Err *err);
 

@@ -19,6 +19,12 @@ static inline uint64_t rng_mix(uint64_t x) {
 static inline uint64_t rng_u64(uint64_t key, uint64_t counter) {
     return rng_mix(rng_mix(key) ^ rng_mix(counter * 0xd1342543de82ef95u + 1));
 }
+/* Number i of the stream that starts at key: half the work of rng_u64, for bulk. Keys must be mixed
+ * themselves (by rng_u64), or streams overlap.
+ * Source: SplitMix64 as published. */
+static inline uint64_t rng_stream(uint64_t key, uint64_t i) {
+    return rng_mix(key + i * 0x9e3779b97f4a7c15u);
+}
 
 /* Uniform in [0, 1): 53 bits, 24 bits. */
 static inline double rng_unit_f64(uint64_t key, uint64_t counter) {

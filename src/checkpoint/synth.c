@@ -22,8 +22,6 @@
 
 enum { SYNTH_GROUP = 64, SYNTH_FAMILY_BASE = 248044 };
 
-#define SYNTH_GAMMA 0x9e3779b97f4a7c15u // the step of SplitMix64
-
 /* Counts that all shapes share. */
 #define SYNTH_COMMON                                                                               \
     .max_positions = 262144, .rope_theta = 1e7, .rms_eps = 1e-6, .is_norm_topk = true
@@ -260,14 +258,15 @@ void synth_read_quant(const Synth *s, WeightSlot slot, int layer, int64_t row, i
         if (q) {
             uint32_t *out = q + r * n_pairs * 2;
             for (int64_t i = 0; i < n_pairs; i++) {
-                uint64_t z = rng_mix(code_key + (uint64_t)i * SYNTH_GAMMA);
+                uint64_t z = rng_stream(code_key, (uint64_t)i);
                 out[2 * i] = (uint32_t)z;
                 out[2 * i + 1] = (uint32_t)(z >> 32);
             }
         }
         for (int64_t g = 0; (scale || bias) && g < n_groups; g++) {
-            uint64_t z = rng_mix(group_key + (uint64_t)g * SYNTH_GAMMA);
-            // Size 0.875..1.125 steps, either sign; the bias up to 1/32 of the code range off middle.
+            uint64_t z = rng_stream(group_key, (uint64_t)g);
+            // Size 0.875..1.125 steps, either sign; the bias up to 1/32 of the code range off
+            // middle.
             float size = step * (0.875f + 0x1p-34f * (float)(uint32_t)(z & 0xfffffffe));
             float off = n_codes * (0x1p-28f * (float)(z >> 32 & 0xffffff) - 0x1p-5f);
             if (z & 1)

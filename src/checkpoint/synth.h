@@ -48,7 +48,7 @@ QuantSpec synth_quant_spec(WeightSlot slot);
 int32_t synth_added_base(int32_t vocab);
 
 /* Rows and plain values; contracts as weights_read_quant and weights_read_plain. Never fail.
- * Cost: about 8 bytes a nanosecond and thread. */
+ * Parts whose pointer is NULL are left out. Cost: 2 bytes a nanosecond and thread. */
 void synth_read_quant(const Synth *s, WeightSlot slot, int layer, int64_t row, int64_t n_rows,
                       uint32_t *q, uint16_t *scale, uint16_t *bias);
 void synth_read_plain(const Synth *s, WeightSlot slot, int layer, float *out);

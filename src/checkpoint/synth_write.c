@@ -31,7 +31,6 @@ enum {
     SYNTH_SMALL_FILES = 64 << 10,
 };
 #define SYNTH_SHARD_BYTES ((uint64_t)5 << 30) // of the published checkpoint
-#define SYNTH_GAMMA 0x9e3779b97f4a7c15u       // the step of SplitMix64
 
 const char *synth_write_shape_name(int i) {
     return i >= 0 && i < synth_n_shapes() ? synth_shape(i)->name : NULL;
@@ -131,7 +130,7 @@ static void make_vision(const Writing *w, const SynthTensor *t, uint64_t row, ui
     uint64_t key = rng_u64(rng_mix(~w->synth.seed), t->key);
     for (uint64_t i = 0; i < n; i++) {
         // Four values of either sign and size 2^-7..2^-5.
-        uint64_t z = rng_mix(key + (row + i) * SYNTH_GAMMA);
+        uint64_t z = rng_stream(key, row + i);
         z = (z & 0x80ff80ff80ff80ffu) | 0x3c003c003c003c00u;
         memcpy(out + i * sizeof z, &z, sizeof z);
     }

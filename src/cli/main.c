@@ -73,7 +73,7 @@ int main(int argc, char **argv) {
         return 2;
     }
     CliArgs args;
-    if (!cli_parse(&args, verb, argc - 2, argv + 2))
+    if (!is_help && !cli_parse(&args, verb, argc - 2, argv + 2))
         return 2;
     if (is_help || args.is_help) {
         cli_print_verb_help(stdout, verb);

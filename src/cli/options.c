@@ -136,11 +136,14 @@ static bool option_is_for(const Option *o, const CliVerb *verb) {
     return strstr(o->verbs, word) != NULL;
 }
 
-/* Edit distance of two short names (insert, delete, replace), capped by their lengths. */
+/* Edit distance of two short names (insert, delete, replace), capped by their lengths; 1 when one
+ * begins with the other. */
 static int name_distance(const char *a, const char *b) {
     enum { MAX = 31 };
     int na = (int)strnlen(a, MAX), nb = (int)strnlen(b, MAX);
-    int row[MAX + 1];
+    int row[MAX + 1], n_short = min_i32(na, nb);
+    if (n_short >= 3 && na != nb && memcmp(a, b, (size_t)n_short) == 0)
+        return 1;
     for (int j = 0; j <= nb; j++)
         row[j] = j;
     for (int i = 1; i <= na; i++) {

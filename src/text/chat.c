@@ -229,8 +229,9 @@ static Status chat_arguments(ChatRender *r, const json_t *call, json_t **owned,
             blank++;
         // A key given twice: the last one counts, as in the reference's JSON reader.
         if (blank < text.len) {
+            (void)json_take_alloc_failure();
             *owned = json_loadb(text.ptr, text.len, JSON_DECODE_ANY | JSON_ALLOW_NUL, &e);
-            if (!*owned && json_error_code(&e) == json_error_out_of_memory)
+            if (json_take_alloc_failure())
                 return err_memory(r->err, "arguments", text.len);
             if (!*owned)
                 return err_set(r->err, STATUS_INVALID,

@@ -211,7 +211,6 @@ static bool coerce_fit(json_t **v, unsigned types) {
 /* A value that stands for something else than its text; NULL: none. */
 static Status coerce_parse(json_t **out, unsigned types, StrView text, Err *err) {
     bool is_null_allowed = types & COERCE_NULL || (types && !(types & COERCE_STRING));
-    json_error_t e;
     StrView s = coerce_trim(text);
     *out = NULL;
     if (is_null_allowed && (coerce_is_word(s, STR("null")) || coerce_is_word(s, STR("none")))) {
@@ -227,9 +226,7 @@ static Status coerce_parse(json_t **out, unsigned types, StrView text, Err *err)
         types = COERCE_OBJECT | COERCE_ARRAY | COERCE_STRING;
     if ((types & ~(unsigned)(COERCE_STRING | COERCE_NULL | COERCE_BOOLEAN)) == 0 || s.len == 0)
         return STATUS_OK;
-    json_t *v = json_loadb(s.ptr, s.len, JSON_DECODE_ANY | JSON_ALLOW_NUL, &e);
-    if (!v && json_error_code(&e) == json_error_out_of_memory)
-        return err_memory(err, "argument", s.len);
+    json_t *v = json_loadb(s.ptr, s.len, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
     if (!v && !(types & COERCE_STRING)) // where text is allowed, "('a',)" is more likely text
         TRY(pyliteral_read(&v, s, err));
     if (v && !coerce_fit(&v, types)) {
@@ -242,11 +239,14 @@ static Status coerce_parse(json_t **out, unsigned types, StrView text, Err *err)
 
 Status coerce_value(json_t **out, unsigned types, StrView text, Err *err) {
     json_t *v;
+    (void)json_take_alloc_failure();
     TRY(coerce_parse(&v, types, text, err));
     if (!v)
         v = json_stringn(text.ptr ? text.ptr : "", text.len);
-    if (!v)
+    if (json_take_alloc_failure() || !v) {
+        json_decref(v);
         return err_memory(err, "argument", text.len);
+    }
     *out = v;
     return STATUS_OK;
 }

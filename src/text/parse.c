@@ -215,7 +215,7 @@ void parser_close(Parser *p) {
 
 /* The end of a push: all that is certain goes out. */
 static Status parser_settle(Parser *p, Err *err) {
-    parse_call_send(p);
+    parse_call_send(p, false);
     parse_flush(p);
     p->fn = NULL;
     return p->is_failed ? err_memory(err, "parsed output", p->content.len + p->raw.len) : STATUS_OK;
@@ -265,6 +265,7 @@ void parser_call(const Parser *p, size_t i, StrView *name, StrView *arguments) {
 static json_t *parser_text(const StrBuf *b) { return json_stringn(b->ptr ? b->ptr : "", b->len); }
 
 Status parser_message(const Parser *p, json_t **out, Err *err) {
+    (void)json_take_alloc_failure();
     json_t *calls = json_array();
     json_t *message = json_pack(
         "{s: s, s: o, s: o, s: O}", "role", "assistant", "content",
@@ -278,7 +279,7 @@ Status parser_message(const Parser *p, json_t **out, Err *err) {
         is_good = v && json_array_append_new(calls, v) == 0;
     }
     json_decref(calls);
-    if (!is_good) {
+    if (json_take_alloc_failure() || !is_good) {
         json_decref(message);
         return err_memory(err, "message", p->content.len);
     }

@@ -77,72 +77,6 @@ void parse_call_open(Parser *p, ParseState origin, bool is_bare) {
 
 static void parse_call_arguments(Parser *p, StrView text) { parse_emit(p, PARSE_CALL_ARGS, text); }
 
-/* It was no call: all of it is text where it stood. */
-static void parse_call_damage(Parser *p) {
-    if (p->has_begun)
-        parse_emit_mark(p, PARSE_CALL_DROP);
-    p->state = p->origin;
-    for (size_t i = 0; i < p->raw.len; i++)
-        parse_text_plain(p, p->raw.ptr[i]);
-    strbuf_clear(&p->raw);
-}
-
-/* The call is complete. The source text in raw is left to the caller, who may have to go on in it.
- */
-static void parse_call_accept(Parser *p) {
-    parse_call_arguments(p, json_object_size(p->object) ? STR("}") : STR("{}"));
-    parse_emit_mark(p, PARSE_CALL_END);
-    parse_keep_call(p);
-    if (!p->is_content_visible)
-        strbuf_clear(&p->content_space);
-    if (p->origin == PARSE_IN_REASONING && !p->is_reasoning_visible)
-        strbuf_clear(&p->reasoning_space);
-    p->state = PARSE_IN_CONTENT;
-    p->is_line_feed_skipping = false;
-    p->is_content_skipping = true;
-    p->is_line_start = true;
-    p->is_close_pending = true;
-}
-
-void parse_call_begin(Parser *p, size_t name_off) {
-    StrView name = parse_call_trim_name(parse_call_raw(p, name_off, p->raw.len - 1));
-    if (name.len == 0) {
-        parse_call_damage(p);
-        return;
-    }
-    p->object = json_object();
-    p->is_failed |= !p->object;
-    strbuf_clear(&p->name);
-    parse_append(p, &p->name, name);
-    p->function = parse_call_find(p, name);
-    p->has_begun = true;
-    p->call = p->n_begun++;
-    parse_emit_mark(p, PARSE_CALL_BEGIN);
-    parse_call_state(p, PARSE_IN_BODY);
-}
-
-static void parse_call_begin_value(Parser *p, size_t key_end) {
-    StrView key = parse_call_trim(parse_call_raw(p, p->mark, key_end));
-    strbuf_clear(&p->key);
-    parse_append(p, &p->key, key);
-    parse_call_arguments(p, json_object_size(p->object) ? STR(", \"") : STR("{\""));
-    StrBuf escaped = {0};
-    pyjson_append_escaped(&escaped, key);
-    p->is_failed |= escaped.is_failed;
-    parse_call_arguments(p, strbuf_view(&escaped));
-    strbuf_fini(&escaped);
-    parse_call_arguments(p, STR("\": "));
-    p->state = PARSE_IN_VALUE;
-    p->value = (ParseValue){.off = key_end + 1,
-                            .tag = SIZE_MAX,
-                            .close = SIZE_MAX,
-                            .refused = SIZE_MAX,
-                            .line_tag = SIZE_MAX,
-                            .hold = SIZE_MAX,
-                            .start = SIZE_MAX,
-                            .types = coerce_types(p->function, strbuf_view(&p->key))};
-}
-
 /* Finds value.start as far as raw[.., end) tells; is_end: no more bytes belong to the value. */
 static bool parse_call_find_start(Parser *p, size_t end, bool is_end) {
     ParseValue *v = &p->value;
@@ -176,7 +110,7 @@ static void parse_call_send_text(Parser *p, size_t end) {
     v->sent = end;
 }
 
-void parse_call_send(Parser *p) {
+void parse_call_send(Parser *p, bool is_last) {
     ParseValue *v = &p->value;
     if (p->is_failed || p->state != PARSE_IN_VALUE)
         return;
@@ -190,7 +124,7 @@ void parse_call_send(Parser *p) {
     if (end > v->start && p->raw.ptr[end - 1] == '\r')
         end--; // a line feed may follow
     size_t n = end - v->start;
-    if (!v->is_text && (n <= PARSE_GUESS_ALWAYS || n >= 2 * v->guessed) &&
+    if (!v->is_text && (is_last || n <= PARSE_GUESS_ALWAYS || n >= 2 * v->guessed) &&
         coerce_guess(v->types, parse_call_raw(p, v->start, end)) == COERCE_TEXT) {
         v->is_text = true;
         parse_call_arguments(p, STR("\""));
@@ -200,10 +134,79 @@ void parse_call_send(Parser *p) {
         parse_call_send_text(p, end);
 }
 
+/* It was no call: all of it is text where it stood. */
+static void parse_call_damage(Parser *p) {
+    parse_call_send(p, true); // what was sent must not depend on how the output was cut
+    if (p->has_begun)
+        parse_emit_mark(p, PARSE_CALL_DROP);
+    p->state = p->origin;
+    for (size_t i = 0; i < p->raw.len; i++)
+        parse_text_plain(p, p->raw.ptr[i]);
+    strbuf_clear(&p->raw);
+}
+
+/* The call is complete. The source text in raw is left to the caller, who may have to go on in it.
+ */
+static void parse_call_accept(Parser *p) {
+    parse_call_arguments(p, json_object_size(p->object) ? STR("}") : STR("{}"));
+    parse_emit_mark(p, PARSE_CALL_END);
+    parse_keep_call(p);
+    if (!p->is_content_visible)
+        strbuf_clear(&p->content_space);
+    if (p->origin == PARSE_IN_REASONING && !p->is_reasoning_visible)
+        strbuf_clear(&p->reasoning_space);
+    p->state = PARSE_IN_CONTENT;
+    p->is_line_feed_skipping = false;
+    p->is_content_skipping = true;
+    p->is_line_start = true;
+    p->is_close_pending = true;
+}
+
+void parse_call_begin(Parser *p, size_t name_off) {
+    StrView name = parse_call_trim_name(parse_call_raw(p, name_off, p->raw.len - 1));
+    if (name.len == 0) {
+        parse_call_damage(p);
+        return;
+    }
+    (void)json_take_alloc_failure();
+    p->object = json_object();
+    p->is_failed |= json_take_alloc_failure() || !p->object;
+    strbuf_clear(&p->name);
+    parse_append(p, &p->name, name);
+    p->function = parse_call_find(p, name);
+    p->has_begun = true;
+    p->call = p->n_begun++;
+    parse_emit_mark(p, PARSE_CALL_BEGIN);
+    parse_call_state(p, PARSE_IN_BODY);
+}
+
+static void parse_call_begin_value(Parser *p, size_t key_end) {
+    StrView key = parse_call_trim(parse_call_raw(p, p->mark, key_end));
+    strbuf_clear(&p->key);
+    parse_append(p, &p->key, key);
+    parse_call_arguments(p, json_object_size(p->object) ? STR(", \"") : STR("{\""));
+    StrBuf escaped = {0};
+    pyjson_append_escaped(&escaped, key);
+    p->is_failed |= escaped.is_failed;
+    parse_call_arguments(p, strbuf_view(&escaped));
+    strbuf_fini(&escaped);
+    parse_call_arguments(p, STR("\": "));
+    p->state = PARSE_IN_VALUE;
+    p->value = (ParseValue){.off = key_end + 1,
+                            .tag = SIZE_MAX,
+                            .close = SIZE_MAX,
+                            .refused = SIZE_MAX,
+                            .line_tag = SIZE_MAX,
+                            .hold = SIZE_MAX,
+                            .start = SIZE_MAX,
+                            .types = coerce_types(p->function, strbuf_view(&p->key))};
+}
+
 /* The value is raw[off, end). */
 static void parse_call_end_value(Parser *p, size_t end) {
     ParseValue *v = &p->value;
     json_t *value = NULL;
+    (void)json_take_alloc_failure();
     (void)parse_call_find_start(p, end, true);
     end = parse_call_strip(p, v->start, end);
     StrView text = parse_call_raw(p, v->start, end);
@@ -221,8 +224,10 @@ static void parse_call_end_value(Parser *p, size_t end) {
         strbuf_fini(&printed);
     }
     StrView key = strbuf_view(&p->key);
+    p->is_failed |= json_take_alloc_failure();
     if (!value || json_object_setn_new(p->object, key.ptr ? key.ptr : "", key.len, value) != 0)
         p->is_failed = true;
+    p->is_failed |= json_take_alloc_failure();
 }
 
 /* Behind a value or the name: the tag that ends at raw[i] was met. */

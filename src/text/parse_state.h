@@ -146,8 +146,8 @@ StrView parse_call_trim_name(StrView s);
 void parse_call_byte(Parser *p, char c);
 /* Any tag inside a call. */
 void parse_call_tag(Parser *p, ParseTag tag);
-/* Sends what is certain of the value under way. */
-void parse_call_send(Parser *p);
+/* Sends what is certain of the value under way, if one is. is_last: nothing more comes of it. */
+void parse_call_send(Parser *p, bool is_last);
 void parse_call_finish(Parser *p, bool is_length_cut);
 
 #endif

@@ -94,7 +94,9 @@ void parse_text_byte(Parser *p, char c) {
     switch (p->state) {
     case PARSE_IN_REASONING: parse_text_reasoning(p, c); break;
     case PARSE_IN_CONTENT:
-        if (c == '<' && p->is_line_start && p->has_calls) {
+        // Behind a <tool_call> that is text, the call is only being talked about.
+        if (c == '<' && p->is_line_start && p->has_calls &&
+            !str_ends(strbuf_view(&p->content), parse_tag_text(PARSE_TAG_CALL))) {
             strbuf_clear(&p->raw);
             parse_append(p, &p->raw, str_view(&c, 1));
             p->state = PARSE_IN_BARE;

@@ -124,22 +124,28 @@ static Status tokenizer_folder_open(TokenizerFolder *f, const char *dir, Err *er
     return tokenizer_folder_read(f, dir, 2, "merges.txt", false, err);
 }
 
-Status tokenizer_open(Tokenizer **out, const char *dir, int32_t vocab, const Log *log, Err *err) {
+Status tokenizer_open_texts(Tokenizer **out, const struct TokenFiles *files, int32_t vocab,
+                            const Log *log, Err *err) {
     if (vocab < 1 || vocab > LIMIT_VOCAB)
         return err_set(err, STATUS_INVALID, "tokenizer: expected 1 to %d rows, found %d",
                        LIMIT_VOCAB, vocab);
-    TokenizerFolder folder = {0};
     TokenModel model;
+    TRY(token_load(&model, files, vocab, log, err));
+    return tokenizer_make(out, &model, err);
+}
+
+Status tokenizer_open(Tokenizer **out, const char *dir, int32_t vocab, const Log *log, Err *err) {
+    TokenizerFolder folder = {0};
     Status status = tokenizer_folder_open(&folder, dir, err);
     if (status == STATUS_OK) {
         TokenFiles files = {folder.files[0], folder.files[1], folder.files[2], folder.files[3]};
-        status = token_load(&model, &files, vocab, log, err);
+        status = tokenizer_open_texts(out, &files, vocab, log, err);
     }
     for (int i = 0; i < TOKENIZER_N_FILES; i++) {
         strbuf_fini(&folder.bufs[i]);
         mem_free(folder.paths[i]);
     }
-    return status == STATUS_OK ? tokenizer_make(out, &model, err) : status;
+    return status;
 }
 
 int32_t tokenizer_n_ids(const Tokenizer *t) { return t->model.vocab.n_ids; }

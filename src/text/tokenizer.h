@@ -34,6 +34,11 @@ typedef struct Tokenizer Tokenizer;
 NODISCARD Status tokenizer_open(Tokenizer **out, const char *dir, int32_t vocab, const Log *log,
                                 Err *err);
 
+/* The same from the texts of the files (token_load.h has the struct). */
+struct TokenFiles;
+NODISCARD Status tokenizer_open_texts(Tokenizer **out, const struct TokenFiles *files,
+                                      int32_t vocab, const Log *log, Err *err);
+
 /* A tokenizer without files, for models made in memory: 256 byte tokens first, the family's 33
  * added tokens as the last ids below vocab. Ids between them decode to a space and a lower-case
  * word, and encoding never yields them.

@@ -127,7 +127,7 @@ static size_t plain_encode(int32_t *ids, size_t n, const Pair *pairs, uint32_t n
 
 static void test_random_merges_beside_the_plain_loop(void **state) {
     UNUSED(state);
-    static const size_t LENGTHS[] = {1,  2,  3,  15, 16, 17, 31,  32,  33,
+    static const size_t LENGTHS[] = {1,  2,  3,  15,  16,  17,  31,  32,  33,
                                      47, 64, 80, 100, 255, 256, 257, 272, 300};
     static Pair pairs[N_MERGES];
     uint64_t seed = (uint64_t)clock_now_ns();
@@ -151,8 +151,8 @@ static void test_random_merges_beside_the_plain_loop(void **state) {
             assert_int_equal(bpe_encode(&b, &w, &out, str_view(piece, n), NULL), STATUS_OK);
             size_t n_plain = plain_encode(plain, n, pairs, n_pairs);
             if (out.n != n_plain || memcmp(out.ids, plain, n_plain * sizeof *plain) != 0)
-                fail_msg("round %llu, length %zu: %zu ids, expected %zu",
-                         (unsigned long long)round, n, out.n, n_plain);
+                fail_msg("round %llu, length %zu: %zu ids, expected %zu", (unsigned long long)round,
+                         n, out.n, n_plain);
         }
         bpe_work_fini(&w);
         bpe_fini(&b);

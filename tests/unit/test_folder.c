@@ -160,7 +160,7 @@ static void header_over_the_cap(const Case *c) {
 }
 static void header_is_list(const Case *c) { header_only(c, SHARD_1, "[]"); }
 static void header_of_37_bytes(const Case *c) {
-    header_only(c, SHARD_1, "{\"\":{\"dtype\":\"F32\",\"shape\":0");
+    header_only(c, SHARD_1, "{\"\":{\"dtype\":\"F32\",\"shape\":[0");
 }
 static void header_with_empty_name(const Case *c) {
     header_only(c, SHARD_1, "{\"\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}}");

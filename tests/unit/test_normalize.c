@@ -30,20 +30,21 @@ static void test_known_texts(void **state) {
     } ROWS[] = {
         {{"", 0}, {"", 0}},
         {{"plain", 5}, {"plain", 5}},
-        {{"e\xcc\x81", 3}, {"\xc3\xa9", 2}},                             // e + acute
+        {{"e\xcc\x81", 3}, {"\xc3\xa9", 2}}, // e + acute
         {{"xe\xcc\x81y", 5}, {"x\xc3\xa9y", 4}},
-        {{"\xcc\x81", 2}, {"\xcc\x81", 2}},                              // nothing in front of it
-        {{"\xe2\x84\xab", 3}, {"\xc3\x85", 2}},                          // angstrom sign
-        {{"\xe2\x84\xa6", 3}, {"\xce\xa9", 2}},                          // ohm sign
-        {{"q\xcc\x87\xcc\xa3", 5}, {"q\xcc\xa3\xcc\x87", 5}},            // put in order
-        {{"s\xcc\x87\xcc\xa3", 5}, {"\xe1\xb9\xa9", 3}},                 // both combine
+        {{"\xcc\x81", 2}, {"\xcc\x81", 2}},                   // nothing in front of it
+        {{"\xe2\x84\xab", 3}, {"\xc3\x85", 2}},               // angstrom sign
+        {{"\xe2\x84\xa6", 3}, {"\xce\xa9", 2}},               // ohm sign
+        {{"q\xcc\x87\xcc\xa3", 5}, {"q\xcc\xa3\xcc\x87", 5}}, // put in order
+        {{"s\xcc\x87\xcc\xa3", 5}, {"\xe1\xb9\xa9", 3}},      // both combine
         {{"\xe1\x84\x80\xe1\x85\xa1\xe1\x86\xa8", 9}, {"\xea\xb0\x81", 3}}, // Hangul
         {{"\xea\xb0\x80\xe1\x86\xa8", 6}, {"\xea\xb0\x81", 3}},
-        {{"\xe0\xa5\x98", 3}, {"\xe0\xa4\x95\xe0\xa4\xbc", 6}},          // excluded from composing
-        {{"\xef\xac\xac", 3}, {"\xd7\xa9\xd6\xbc\xd7\x81", 6}},          // three parts
-        {{"\xf0\x91\xa4\xb5\xf0\x91\xa4\xb0", 8}, {"\xf0\x91\xa4\xb5\xf0\x91\xa4\xb0", 8}}, // newer than 9
+        {{"\xe0\xa5\x98", 3}, {"\xe0\xa4\x95\xe0\xa4\xbc", 6}}, // excluded from composing
+        {{"\xef\xac\xac", 3}, {"\xd7\xa9\xd6\xbc\xd7\x81", 6}}, // three parts
+        {{"\xf0\x91\xa4\xb5\xf0\x91\xa4\xb0", 8},
+         {"\xf0\x91\xa4\xb5\xf0\x91\xa4\xb0", 8}}, // newer than 9
         {{"a\0e\xcc\x81", 5}, {"a\0\xc3\xa9", 4}},
-        {{"\xe0\xa7\x87\xe0\xa6\xbe", 6}, {"\xe0\xa7\x8b", 3}},          // two of class 0 combine
+        {{"\xe0\xa7\x87\xe0\xa6\xbe", 6}, {"\xe0\xa7\x8b", 3}}, // two of class 0 combine
     };
     for (size_t i = 0; i < COUNT_OF(ROWS); i++)
         expect_nfc(ROWS[i].text, ROWS[i].expected);
@@ -85,9 +86,9 @@ static size_t plain_nfc(uint32_t *c, size_t n, const uint32_t *text, size_t n_te
 static uint32_t random_char(uint64_t key, uint64_t counter) {
     static const struct {
         uint32_t low, n;
-    } RANGES[] = {{'a', 26},      {0x300, 0x70},  {0x300, 0x30},  {0x1100, 0x100}, {0xac00, 200},
-                  {0x900, 0x100}, {0xc0, 0x190},  {0x1e00, 256},  {0x5b0, 0x20},   {0xfb1d, 0x33},
-                  {0x1d15e, 7},   {0x2126, 6},    {0xf900, 0x40}, {0x591, 0x20},   {0x0, 0xd800}};
+    } RANGES[] = {{'a', 26},      {0x300, 0x70}, {0x300, 0x30},  {0x1100, 0x100}, {0xac00, 200},
+                  {0x900, 0x100}, {0xc0, 0x190}, {0x1e00, 256},  {0x5b0, 0x20},   {0xfb1d, 0x33},
+                  {0x1d15e, 7},   {0x2126, 6},   {0xf900, 0x40}, {0x591, 0x20},   {0x0, 0xd800}};
     uint64_t r = rng_u64(key, counter);
     size_t i = (size_t)(r >> 32) % COUNT_OF(RANGES);
     return RANGES[i].low + (uint32_t)r % RANGES[i].n;

@@ -56,8 +56,8 @@ static void test_both_forms_give_the_same(void **state) {
     expect_good(&m, status, &err);
     status = load(&m, NULL, vocab.ptr, TOKEN_FILES_MERGES, CONFIG, NULL, &err);
     expect_good(&m, status, &err);
-    status = load(&m, NULL, vocab.ptr, "#version: 0.2\nt h\r\nth e\r\na a\r\naa aa", CONFIG, NULL,
-                  &err);
+    status =
+        load(&m, NULL, vocab.ptr, "#version: 0.2\nt h\r\nth e\r\na a\r\naa aa", CONFIG, NULL, &err);
     expect_good(&m, status, &err);
     strbuf_fini(&json);
     strbuf_fini(&vocab);
@@ -114,9 +114,11 @@ static const Damage DAMAGES[] = {
     {"<|im_end|>", "<|im_ende|>", STATUS_FORMAT, "d/tokenizer.json: no added token <|im_end|>"},
     {"<|im_start|>", "<im_start>", STATUS_FORMAT, "no added token <|im_start|>"},
     {"<|endoftext|>", "<eot>", STATUS_FORMAT, "no added token <|endoftext|>"},
-    {"\"a\": 64", "\"a\": 272", STATUS_FORMAT, "\"a\": expected an id from 0 to 271, found an integer (272)"},
+    {"\"a\": 64", "\"a\": 272", STATUS_FORMAT,
+     "\"a\": expected an id from 0 to 271, found an integer (272)"},
     {"\"a\": 64", "\"a\": -1", STATUS_FORMAT, "\"a\": expected an id from 0 to 271"},
-    {"\"a\": 64", "\"a\": 1e3", STATUS_FORMAT, "\"a\": expected an id from 0 to 271, found a real number"},
+    {"\"a\": 64", "\"a\": 1e3", STATUS_FORMAT,
+     "\"a\": expected an id from 0 to 271, found a real number"},
     {"\"a\": 64", "\"a\": 99999999999999999999", STATUS_FORMAT, "not valid JSON"},
     {"\"a\": 64", "\"a\": \"64\"", STATUS_FORMAT, "found a string"},
     {"\"a\": 64", "\"a\": 65", STATUS_FORMAT, "id 65 is given twice"},
@@ -127,57 +129,77 @@ static const Damage DAMAGES[] = {
     {"\"xyz\": 258", "\"x\xe2\x82\xac\": 258", STATUS_FORMAT, "not in the byte alphabet"},
     {"\"xyz\": 258", "\"xyz\": 270", STATUS_FORMAT, "id 258 has no token, but id 270 has"},
     {"\"id\": 264", "\"id\": 266", STATUS_FORMAT, "id 264 has no token, but id 266 has"},
-    {"\"id\": 264", "\"id\": 272", STATUS_FORMAT, "<think>: expected an id from 0 to 271, found 272"},
+    {"\"id\": 264", "\"id\": 272", STATUS_FORMAT,
+     "<think>: expected an id from 0 to 271, found 272"},
     {"\"id\": 264", "\"id\": 263", STATUS_FORMAT, "<think>: id 263 is the token \"<|im_end|>\""},
     {"\"id\": 264", "\"id\": 258", STATUS_FORMAT, "<think>: id 258 is the token \"xyz\""},
     {"\"id\": 264", "\"id\": -5", STATUS_FORMAT, "id: expected 0 to"},
     {"\"id\": 264", "\"id\": \"264\"", STATUS_FORMAT, "id: expected an integer, found a string"},
     {"\"id\": 264", "\"di\": 264", STATUS_FORMAT, "id: expected an integer, found nothing"},
-    {"\"<think>\"", "\"<|im_end|>\"", STATUS_FORMAT, "<|im_end|>: expected id 263 as before, found 264"},
+    {"\"<think>\"", "\"<|im_end|>\"", STATUS_FORMAT,
+     "<|im_end|>: expected id 263 as before, found 264"},
     {"\"<think>\"", "\"xyz\"", STATUS_FORMAT, "xyz: expected id 258 of the vocabulary, found 264"},
     {"\"<think>\"", "\"\"", STATUS_FORMAT, "content: expected a text"},
     {"\"<think>\"", "7", STATUS_FORMAT, "content: expected a text, found an integer"},
-    {"\"lstrip\": false", "\"lstrip\": true", STATUS_UNSUPPORTED, "<think>: lstrip: expected false"},
-    {"\"lstrip\": false", "\"normalized\": true", STATUS_UNSUPPORTED, "<think>: normalized: expected false"},
+    {"\"lstrip\": false", "\"lstrip\": true", STATUS_UNSUPPORTED,
+     "<think>: lstrip: expected false"},
+    {"\"lstrip\": false", "\"normalized\": true", STATUS_UNSUPPORTED,
+     "<think>: normalized: expected false"},
     {"\"lstrip\": false", "\"rstrip\": 1", STATUS_FORMAT, "rstrip: expected true or false"},
-    {"\"added_tokens\": [", "\"added_tokens\": 5, \"x\": [", STATUS_FORMAT, "added_tokens: expected a list"},
-    {"\"added_tokens\": [", "\"added_tokens\": [7,", STATUS_FORMAT, "id: expected an integer, found nothing"},
+    {"\"added_tokens\": [", "\"added_tokens\": 5, \"x\": [", STATUS_FORMAT,
+     "added_tokens: expected a list"},
+    {"\"added_tokens\": [", "\"added_tokens\": [7,", STATUS_FORMAT,
+     "id: expected an integer, found nothing"},
     {"\"t h\"", "\"th\"", STATUS_FORMAT, "merge 1: expected two tokens"},
     {"\"t h\"", "\"t  h\"", STATUS_FORMAT, "merge 1: expected two tokens"},
     {"\"t h\"", "\"t h \"", STATUS_FORMAT, "merge 1: expected two tokens"},
     {"\"t h\"", "\" h\"", STATUS_FORMAT, "merge 1: expected two tokens"},
-    {"\"t h\"", "\"t q\"", STATUS_FORMAT, "merge 1: the result of \"t\" \"q\" is not in the vocabulary"},
+    {"\"t h\"", "\"t q\"", STATUS_FORMAT,
+     "merge 1: the result of \"t\" \"q\" is not in the vocabulary"},
     {"\"t h\"", "\"tt h\"", STATUS_FORMAT, "merge 1: the left part"},
     {"\"t h\"", "\"t hh\"", STATUS_FORMAT, "merge 1: the right part"},
-    {"\"t h\"", "\"t\\u0000 h\"", STATUS_FORMAT, "merge 1: expected two tokens in the byte alphabet"},
+    {"\"t h\"", "\"t\\u0000 h\"", STATUS_FORMAT,
+     "merge 1: expected two tokens in the byte alphabet"},
     {"\"t h\"", "\"t h\", \"t h\"", STATUS_FORMAT, "merge 2: \"t\" \"h\" is given twice"},
     {"\"t h\"", "17", STATUS_FORMAT, "merge 1: expected two tokens, found an integer"},
-    {"[\"th\", \"e\"]", "[\"th\", \"e\", \"e\"]", STATUS_FORMAT, "merge 2: expected two tokens, found a list"},
+    {"[\"th\", \"e\"]", "[\"th\", \"e\", \"e\"]", STATUS_FORMAT,
+     "merge 2: expected two tokens, found a list"},
     {"[\"th\", \"e\"]", "[\"th\", 5]", STATUS_FORMAT, "merge 2: expected two tokens, found a list"},
     {"[\"th\", \"e\"]", "[]", STATUS_FORMAT, "merge 2: expected two tokens, found a list"},
-    {"\"merges\": [", "\"merges\": {}, \"x\": [", STATUS_FORMAT, "merges: expected a list, found an object"},
+    {"\"merges\": [", "\"merges\": {}, \"x\": [", STATUS_FORMAT,
+     "merges: expected a list, found an object"},
     {"\"vocab\": ", "\"vocab\": 5, \"x\": ", STATUS_FORMAT, "expected an object, found an integer"},
     {"\"vocab\": ", "\"w\": ", STATUS_FORMAT, "expected an object, found nothing"},
-    {"\"model\": ", "\"model\": [], \"x\": ", STATUS_FORMAT, "model: expected an object, found a list"},
+    {"\"model\": ", "\"model\": [], \"x\": ", STATUS_FORMAT,
+     "model: expected an object, found a list"},
     {"\"BPE\"", "\"Unigram\"", STATUS_UNSUPPORTED, "type: expected \"BPE\", found \"Unigram\""},
     {"\"ignore_merges\": false", "\"ignore_merges\": true", STATUS_UNSUPPORTED, "ignore_merges"},
     {"\"byte_fallback\": false", "\"byte_fallback\": true", STATUS_UNSUPPORTED, "byte_fallback"},
     {"\"dropout\": null", "\"dropout\": 0.1", STATUS_UNSUPPORTED, "dropout"},
     {"\"unk_token\": null", "\"unk_token\": \"<unk>\"", STATUS_UNSUPPORTED, "unk_token"},
-    {"\"continuing_subword_prefix\": \"\"", "\"continuing_subword_prefix\": \"##\"", STATUS_UNSUPPORTED, "continuing_subword_prefix"},
-    {"\"truncation\": null", "\"truncation\": {\"max_length\": 5}", STATUS_UNSUPPORTED, "truncation"},
+    {"\"continuing_subword_prefix\": \"\"", "\"continuing_subword_prefix\": \"##\"",
+     STATUS_UNSUPPORTED, "continuing_subword_prefix"},
+    {"\"truncation\": null", "\"truncation\": {\"max_length\": 5}", STATUS_UNSUPPORTED,
+     "truncation"},
     {"\"padding\": null", "\"padding\": {}", STATUS_UNSUPPORTED, "padding"},
     {"\"NFC\"", "\"NFKC\"", STATUS_UNSUPPORTED, "type: expected \"NFC\", found \"NFKC\""},
-    {"{\"type\": \"NFC\"}", "{\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"NFC\"}, {\"type\": \"Lowercase\"}]}", STATUS_UNSUPPORTED, "normalizer: expected NFC alone, found a sequence of 2"},
+    {"{\"type\": \"NFC\"}",
+     "{\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"NFC\"}, {\"type\": \"Lowercase\"}]}",
+     STATUS_UNSUPPORTED, "normalizer: expected NFC alone, found a sequence of 2"},
     {"\\\\p{M}", "", STATUS_UNSUPPORTED, "expected the splitting expression"},
     {"\"Isolated\"", "\"Removed\"", STATUS_UNSUPPORTED, "behavior"},
     {"\"invert\": false", "\"invert\": true", STATUS_UNSUPPORTED, "invert"},
-    {"\"add_prefix_space\": false", "\"add_prefix_space\": true", STATUS_UNSUPPORTED, "add_prefix_space"},
+    {"\"add_prefix_space\": false", "\"add_prefix_space\": true", STATUS_UNSUPPORTED,
+     "add_prefix_space"},
     {", \"use_regex\": false", "", STATUS_UNSUPPORTED, "use_regex: expected false, found true"},
     {"\"Sequence\"", "\"ByteLevel\"", STATUS_UNSUPPORTED, "type: expected \"Sequence\""},
-    {"\"pretokenizers\": [", "\"pretokenizers\": [{},", STATUS_UNSUPPORTED, "expected Split and ByteLevel, found 3 steps"},
-    {"\"post_processor\": {\"type\": \"ByteLevel\"}", "\"post_processor\": {\"type\": \"TemplateProcessing\"}", STATUS_UNSUPPORTED, "found \"TemplateProcessing\""},
-    {"\"decoder\": {\"type\": \"ByteLevel\"}", "\"decoder\": {\"type\": \"WordPiece\"}", STATUS_UNSUPPORTED, "found \"WordPiece\""},
+    {"\"pretokenizers\": [", "\"pretokenizers\": [{},", STATUS_UNSUPPORTED,
+     "expected Split and ByteLevel, found 3 steps"},
+    {"\"post_processor\": {\"type\": \"ByteLevel\"}",
+     "\"post_processor\": {\"type\": \"TemplateProcessing\"}", STATUS_UNSUPPORTED,
+     "found \"TemplateProcessing\""},
+    {"\"decoder\": {\"type\": \"ByteLevel\"}", "\"decoder\": {\"type\": \"WordPiece\"}",
+     STATUS_UNSUPPORTED, "found \"WordPiece\""},
     {"{\"version\"", "\"version\"", STATUS_FORMAT, "d/tokenizer.json: not valid JSON"},
 };
 
@@ -204,7 +226,8 @@ static void test_damaged_tokenizer_json_is_refused_by_name(void **state) {
 
 static void test_other_roots_are_refused(void **state) {
     UNUSED(state);
-    static const char *const ROOTS[] = {"", "[]", "null", "7", "\"x\"", "{}", "{\"model\": {}}", "\xff"};
+    static const char *const ROOTS[] = {"",    "[]", "null", "7", "\"x\"", "{}", "{\"model\": {}}",
+                                        "\xff"};
     for (size_t i = 0; i < COUNT_OF(ROOTS); i++) {
         TokenModel m;
         Err err = {0};
@@ -252,7 +275,8 @@ static void test_damaged_merges_are_refused_by_line(void **state) {
     }
     TokenModel m;
     Err err = {0};
-    assert_int_equal(load(&m, NULL, vocab.ptr, TOKEN_FILES_MERGES, NULL, NULL, &err), STATUS_FORMAT);
+    assert_int_equal(load(&m, NULL, vocab.ptr, TOKEN_FILES_MERGES, NULL, NULL, &err),
+                     STATUS_FORMAT);
     assert_string_equal(err.text, "d/vocab.json: no added token <|im_start|>");
     strbuf_fini(&vocab);
 }
@@ -274,12 +298,14 @@ static void test_config_on_top(void **state) {
         {"{\"clean_up_tokenization_spaces\": true}", STATUS_UNSUPPORTED, "clean_up"},
         {"{\"split_special_tokens\": true}", STATUS_UNSUPPORTED, "split_special_tokens"},
         {"{\"pretokenize_regex\": \"\\\\w+\"}", STATUS_UNSUPPORTED, "found \"\\w+\""},
-        {"{\"added_tokens_decoder\": []}", STATUS_FORMAT, "added_tokens_decoder: expected an object"},
+        {"{\"added_tokens_decoder\": []}", STATUS_FORMAT,
+         "added_tokens_decoder: expected an object"},
         {"{\"added_tokens_decoder\": {\"x\": {}}}", STATUS_FORMAT, "expected an id, found \"x\""},
         {"{\"added_tokens_decoder\": {\"\": {}}}", STATUS_FORMAT, "expected an id, found \"\""},
         {"{\"added_tokens_decoder\": {\"-1\": {}}}", STATUS_FORMAT, "expected an id, found \"-1\""},
         {"{\"added_tokens_decoder\": {\"9999999999\": {}}}", STATUS_FORMAT, "expected an id"},
-        {"{\"added_tokens_decoder\": {\"265\": 5}}", STATUS_FORMAT, "id 265: content: expected a text"},
+        {"{\"added_tokens_decoder\": {\"265\": 5}}", STATUS_FORMAT,
+         "id 265: content: expected a text"},
         {"{\"added_tokens_decoder\": {\"264\": {\"content\": \"<x>\"}}}", STATUS_FORMAT,
          "<x>: id 264 is the token \"<think>\""},
         {"{\"added_tokens_decoder\": {\"265\": {\"content\": \"<think>\"}}}", STATUS_FORMAT,
@@ -296,8 +322,9 @@ static void test_config_on_top(void **state) {
             fail_msg("%s: %d \"%s\"", ROWS[i].config, status, err.text);
     }
     // A new token, and a flag that the config has the last word on.
-    const char *more = "{\"added_tokens_decoder\": {\"265\": {\"content\": \"<tts_pad>\", \"special\":"
-                       " true}, \"264\": {\"content\": \"<think>\", \"special\": true}}}";
+    const char *more =
+        "{\"added_tokens_decoder\": {\"265\": {\"content\": \"<tts_pad>\", \"special\":"
+        " true}, \"264\": {\"content\": \"<think>\", \"special\": true}}}";
     assert_int_equal(load(&m, json.ptr, NULL, NULL, more, NULL, &err), STATUS_OK);
     assert_int_equal(m.vocab.n_ids, 266);
     assert_true(added_find_id(&m.added, 265)->is_special);

@@ -16,15 +16,24 @@ static void test_classes(void **state) {
         uint32_t c;
         unsigned flags;
     } ROWS[] = {
-        {'a', UNICODE_LETTER},   {'_', 0},
-        {'7', UNICODE_NUMBER},   {' ', UNICODE_SPACE},
-        {'\r', UNICODE_SPACE},   {0x1c, 0},
-        {0x85, UNICODE_SPACE},   {0xa0, UNICODE_SPACE},
-        {0xb2, UNICODE_NUMBER},  {0x2167, UNICODE_NUMBER},
-        {0x180e, 0},             {0x200b, 0},
-        {0x200a, UNICODE_SPACE}, {0x3000, UNICODE_SPACE},
-        {0xfeff, 0},             {0x4e2d, UNICODE_LETTER},
-        {0xac00, UNICODE_LETTER}, {0x1f600, 0},
+        {'a', UNICODE_LETTER},
+        {'_', 0},
+        {'7', UNICODE_NUMBER},
+        {' ', UNICODE_SPACE},
+        {'\r', UNICODE_SPACE},
+        {0x1c, 0},
+        {0x85, UNICODE_SPACE},
+        {0xa0, UNICODE_SPACE},
+        {0xb2, UNICODE_NUMBER},
+        {0x2167, UNICODE_NUMBER},
+        {0x180e, 0},
+        {0x200b, 0},
+        {0x200a, UNICODE_SPACE},
+        {0x3000, UNICODE_SPACE},
+        {0xfeff, 0},
+        {0x4e2d, UNICODE_LETTER},
+        {0xac00, UNICODE_LETTER},
+        {0x1f600, 0},
         {0x301, UNICODE_MARK | UNICODE_CCC | UNICODE_QC},
         {0x94d, UNICODE_MARK | UNICODE_CCC}, // virama: class 9, never composes
         {0x93e, UNICODE_MARK},               // vowel sign: class 0
@@ -53,7 +62,8 @@ static void test_read_is_utf8(void **state) {
     }
 }
 
-/* What composes decomposes to the same pair's parts; a class exists exactly where a flag says so. */
+/* What composes decomposes to the same pair's parts; a class exists exactly where a flag says so.
+ */
 static void test_data_is_consistent(void **state) {
     UNUSED(state);
     size_t n_decomposed = 0;
@@ -85,9 +95,9 @@ static void test_composition(void **state) {
     assert_int_equal(unicode_compose('e', 0x301), 0xe9);
     assert_int_equal(unicode_compose(0x1100, 0x1161), 0xac00);
     assert_int_equal(unicode_compose(0xac00, 0x11a8), 0xac01);
-    assert_int_equal(unicode_compose(0xac01, 0x11a8), 0); // has its tail already
-    assert_int_equal(unicode_compose(0xac00, 0x11a7), 0); // one before the first tail
-    assert_int_equal(unicode_compose(0x915, 0x93c), 0);   // excluded
+    assert_int_equal(unicode_compose(0xac01, 0x11a8), 0);   // has its tail already
+    assert_int_equal(unicode_compose(0xac00, 0x11a7), 0);   // one before the first tail
+    assert_int_equal(unicode_compose(0x915, 0x93c), 0);     // excluded
     assert_int_equal(unicode_compose(0x11935, 0x11930), 0); // composes since Unicode 13
     assert_int_equal(unicode_compose(0, 0), 0);
     assert_int_equal(unicode_ccc(0x301), 230);

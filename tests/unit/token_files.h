@@ -20,8 +20,7 @@ static inline void token_files_bytes(StrBuf *out) {
     int id = 0, high = 0;
     for (int pass = 0; pass < 2; pass++) {
         for (uint32_t b = 0; b < 256; b++) {
-            bool is_plain =
-                (b > 0x20 && b < 0x7f) || (b > 0xa0 && b < 0xad) || b > 0xad;
+            bool is_plain = (b > 0x20 && b < 0x7f) || (b > 0xa0 && b < 0xad) || b > 0xad;
             if (is_plain != (pass == 0))
                 continue;
             char c[UTF8_MAX];

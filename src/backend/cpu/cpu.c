@@ -346,6 +346,10 @@ static bool cpu_is_available(char *text, size_t size) {
     return true;
 }
 
+static void cpu_counters(const void *self, BackendCounters *out) {
+    out->n_expert_reads = ((const Cpu *)self)->n_expert_reads;
+}
+
 const BackendTable backend_cpu_table = {
     .kind = BACKEND_CPU,
     .is_available = cpu_is_available,
@@ -364,4 +368,5 @@ const BackendTable backend_cpu_table = {
     .block_restore = cpu_block_restore,
     .block_host_bytes = cpu_block_host_bytes,
     .slot_peek = cpu_slot_peek,
+    .counters = cpu_counters,
 };

@@ -123,6 +123,7 @@ typedef struct Cpu {
     CpuDone done[BATCH_IN_FLIGHT];  // step i in entry i % BATCH_IN_FLIGHT
     uint64_t n_submitted, n_waited; // steps
     int32_t *last_ids;              // [max_seqs] sampled by the step submitted last
+    uint64_t n_expert_reads; // distinct (layer, expert) of a step, over all steps
 } Cpu;
 
 /* Units [first, end) of a list. */

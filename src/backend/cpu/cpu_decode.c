@@ -174,6 +174,8 @@ static void hand_experts(Hand *h) {
         cpu_moe_choose(b, b->s.router + (size_t)i * (size_t)b->router_width,
                        h->me->topk + (size_t)i * k, h->me->topk_weight + (size_t)i * k);
     ExpertLists lists = cpu_moe_sort(b, h->me->topk, h->n_rows, h->me->order);
+    if (h->me == b->members)
+        b->n_expert_reads += (uint64_t)lists.n_active;
     int32_t units = b->c.expert_inner / EXPERT_UNIT;
     Span jobs = cpu_share_even(lists.n_active * units, h->member, h->n_members);
     for (int32_t job = jobs.first; job < jobs.end; job++)

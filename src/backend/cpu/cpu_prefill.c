@@ -241,6 +241,7 @@ static void run_experts(Layer *run) {
     run_products(run, b->s.router, (size_t)b->router_width, b->s.in, b->in_bytes);
     run_rows(run, choose_job);
     run->lists = cpu_moe_sort(b, b->s.topk, run->pass->n_rows, b->s.order);
+    b->n_expert_reads += (uint64_t)run->lists.n_active;
     int64_t n_jobs =
         (int64_t)run->lists.n_active * (b->c.expert_inner / EXPERT_UNIT) +
         (int64_t)div_up_i32(run->pass->n_rows, MATMUL_ROWS) * (b->c.shared_inner / EXPERT_UNIT);

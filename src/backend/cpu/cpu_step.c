@@ -231,6 +231,16 @@ static void tap_rows(Cpu *b, const char *name, int32_t layer, bool is_norm, doub
     tap->see(tap->ctx, name, layer, b->batch->n_rows, hidden, wide);
 }
 
+/* Shows the experts that the rows of prompts chose. */
+static void tap_topk(Cpu *b, int32_t layer, double *wide) {
+    int32_t k = b->c.top_k;
+    const Pass *pass = &b->pass[PHASE_PREFILL];
+    for (int32_t i = 0; i < pass->n_rows * k; i++)
+        wide[i] = b->s.topk[i];
+    if (pass->n_rows)
+        b->batch->tap->see(b->batch->tap->ctx, "topk_ids", layer, pass->n_rows, k, wide);
+}
+
 static void run_layers(Cpu *b, int32_t first, int32_t end) {
     if (b->pass[PHASE_DECODE].n_rows)
         cpu_decode_layers(b, first, end);
@@ -248,6 +258,8 @@ Status cpu_step_run(Cpu *b, const Batch *batch, CpuDone *done, Err *err) {
     if (wide) {
         for (int32_t layer = -1; layer < b->c.n_layers; layer++) {
             run_layers(b, layer, layer + 1);
+            if (layer >= 0)
+                tap_topk(b, layer, wide);
             tap_rows(b, "out", layer, false, wide);
         }
         tap_rows(b, "final_norm", b->c.n_layers, true, wide);

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+/* test_backend.c - the dispatcher: names, plans and batches that must be refused, by name. */
+#include "oracle.h"
+
+typedef struct Fixture {
+    Oracle o;
+    OracleDevice d;
+} Fixture;
+
+static int setup(void **state) {
+    Fixture *f = calloc(1, sizeof *f);
+    if (!f)
+        return -1;
+    oracle_open(&f->o, "tiny-b");
+    oracle_device_open(&f->d, f->o.weights, BACKEND_REF,
+                       (BackendPlan){.n_threads = 1, .max_rows = 96, .max_logits = 80});
+    *state = f;
+    return 0;
+}
+
+static int teardown(void **state) {
+    Fixture *f = *state;
+    oracle_device_close(&f->d);
+    oracle_close(&f->o);
+    free(f);
+    return 0;
+}
+
+static void names_go_both_ways(void **state) {
+    UNUSED(state);
+    for (int k = 0; k < BACKEND_N; k++)
+        assert_int_equal(backend_kind_find(backend_kind_name((BackendKind)k)), k);
+    assert_int_equal(backend_kind_find("refe"), BACKEND_N);
+    assert_int_equal(backend_kind_find(""), BACKEND_N);
+    assert_string_equal(backend_kind_name(BACKEND_N), "unknown");
+}
+
+static void absent_backends_say_so(void **state) {
+    Fixture *f = *state;
+    char text[64] = "x";
+    assert_true(backend_is_available(BACKEND_REF, text, sizeof text));
+    assert_true(backend_is_available(BACKEND_REF64, NULL, 0));
+    assert_true(backend_is_available(BACKEND_AUTO, NULL, 0));
+    assert_false(backend_is_available(BACKEND_METAL, text, sizeof text));
+    assert_string_equal(text, "not built in");
+    assert_false(backend_is_available(BACKEND_METAL, text, 4));
+    assert_string_equal(text, "not");
+    Backend *b = NULL;
+    Err err = {0};
+    assert_int_equal(backend_open(&b, BACKEND_METAL, f->o.weights, &f->d.plan, NULL, NULL, &err),
+                     STATUS_UNSUPPORTED);
+    assert_string_equal(err.text, "backend metal: not built in");
+    assert_null(b);
+    backend_close(NULL);
+}
+
+static void facts_of_an_opened_backend(void **state) {
+    Fixture *f = *state;
+    assert_int_equal(backend_kind(f->d.b), BACKEND_REF);
+    assert_memory_equal(backend_config(f->d.b), f->o.c, sizeof *f->o.c);
+    assert_string_equal(backend_text(f->d.b), "ref: plain C, f32, 1 threads");
+}
+
+static void bad_plans_are_refused_by_field(void **state) {
+    Fixture *f = *state;
+    static const struct {
+        size_t at;
+        int32_t value;
+        const char *name;
+    } cases[] = {
+        {offsetof(BackendPlan, max_rows), 0, "max_rows"},
+        {offsetof(BackendPlan, max_rows), LIMIT_CONTEXT + 1, "max_rows"},
+        {offsetof(BackendPlan, max_seqs), -1, "max_seqs"},
+        {offsetof(BackendPlan, n_blocks), 0, "n_blocks"},
+        {offsetof(BackendPlan, n_slots), 0, "n_slots"},
+        {offsetof(BackendPlan, n_samplers), -1, "n_samplers"},
+        {offsetof(BackendPlan, max_ctx), 0, "max_ctx"},
+        {offsetof(BackendPlan, max_ctx), LIMIT_CONTEXT + 1, "max_ctx"},
+        {offsetof(BackendPlan, max_logits), 97, "max_logits"},
+        {offsetof(BackendPlan, n_threads), LIMIT_THREADS + 1, "n_threads"},
+        {offsetof(BackendPlan, n_threads), -1, "n_threads"},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        BackendPlan plan = f->d.plan;
+        memcpy((char *)&plan + cases[i].at, &cases[i].value, sizeof(int32_t));
+        Backend *b = NULL;
+        BackendNeeds needs;
+        Err err = {0};
+        assert_int_equal(backend_needs(&needs, BACKEND_REF, f->o.weights, &plan, &err),
+                         STATUS_INVALID);
+        if (!strstr(err.text, cases[i].name))
+            fail_msg("case %zu: %s", i, err.text);
+        assert_int_equal(backend_open(&b, BACKEND_REF, f->o.weights, &plan, NULL, NULL, NULL),
+                         STATUS_INVALID);
+        assert_null(b);
+    }
+}
+
+static void a_plan_beyond_the_address_space_is_refused(void **state) {
+    Fixture *f = *state;
+    BackendPlan plan = f->d.plan;
+    plan.n_slots = 1 << 27; // of 1.6 MB: more than 2^47 bytes
+    Backend *b = NULL;
+    Err err = {0};
+    assert_int_equal(backend_open(&b, BACKEND_REF, f->o.weights, &plan, NULL, NULL, &err),
+                     STATUS_MEMORY);
+    assert_null(b);
+}
+
+/* ---- batches ---- */
+
+typedef struct Bad {
+    BatchSeq seqs[2];
+    int32_t blocks[2][ORACLE_SEQ_BLOCKS];
+    int32_t ids[96];
+    Batch batch;
+} Bad;
+
+/* A good batch of a prefill of 70 rows and a decode at position 130. */
+static Bad good_batch(void) {
+    Bad t = {0};
+    OracleSeq a = oracle_seq(0), b = oracle_seq(1);
+    b.pos = 130;
+    t.seqs[0] = oracle_part(&a, PHASE_PREFILL, 0, 70, WANT_ALL);
+    t.seqs[1] = oracle_part(&b, PHASE_DECODE, 70, 1, WANT_LAST);
+    t.seqs[0].sampler = 0;
+    t.seqs[1].sampler = 1;
+    memcpy(t.blocks[0], a.blocks, sizeof a.blocks);
+    memcpy(t.blocks[1], b.blocks, sizeof b.blocks);
+    t.batch = (Batch){.n_seqs = 2, .n_rows = 71};
+    return t;
+}
+
+static Status submit(Backend *b, Bad *t, Err *bad) {
+    t->seqs[0].blocks = t->blocks[0];
+    t->seqs[1].blocks = t->blocks[1];
+    t->batch.seqs = t->seqs;
+    t->batch.ids = t->ids;
+    Status status = backend_submit(b, &t->batch, bad);
+    if (status == STATUS_OK)
+        ORACLE_OK(backend_wait(b, (BatchResult[2]){0}, err));
+    return status;
+}
+
+/* `change` spoils a good batch `t`; the error must hold `words`. */
+#define REFUSED(change, words)                                                                     \
+    do {                                                                                           \
+        t = good_batch();                                                                          \
+        Err bad_err = {0};                                                                         \
+        change;                                                                                    \
+        assert_int_equal(submit(b, &t, &bad_err), STATUS_INVALID);                                 \
+        if (!strstr(bad_err.text, words))                                                          \
+            fail_msg("%s: %s", #change, bad_err.text);                                             \
+    } while (0)
+
+static void malformed_batches_are_refused_by_name(void **state) {
+    Fixture *f = *state;
+    Backend *b = f->d.b;
+    const int32_t v = f->o.c->vocab;
+    Bad t;
+    REFUSED(t.batch.n_seqs = 0, "sequences: expected 1 to 4, found 0");
+    REFUSED(t.batch.n_seqs = 5, "sequences: expected 1 to 4, found 5");
+    REFUSED(t.batch.n_rows = 0, "rows: expected 1 to 96, found 0");
+    REFUSED(t.batch.n_rows = 97, "rows: expected 1 to 96, found 97");
+    REFUSED(t.batch.n_rows = 72, "rows: expected 71, those of its sequences, found 72");
+    REFUSED(t.batch.n_rows = 70, "sequence 1: n_rows: expected 1 to 0, found 1");
+    REFUSED(t.seqs[0].phase = (BatchPhase)7, "phase");
+    REFUSED(t.seqs[0].row0 = 1, "sequence 0: row0: expected 0, found 1");
+    REFUSED(t.seqs[1].row0 = 69, "sequence 1: row0: expected 70, found 69");
+    REFUSED(t.seqs[0].n_rows = 0, "sequence 0: n_rows: expected 1 to 71, found 0");
+    REFUSED(t.seqs[0].n_rows = 72, "sequence 0: n_rows: expected 1 to 71, found 72");
+    REFUSED(t.seqs[0].phase = PHASE_DECODE, "expected one row in decode, found 70");
+    REFUSED(t.seqs[1].pos0 = -1, "sequence 1: positions");
+    REFUSED(t.seqs[1].pos0 = 768, "expected inside 0 to 767, found 768 and 1 rows");
+    REFUSED(t.seqs[0].pos0 = 704, "expected inside 0 to 767, found 704 and 70 rows");
+    REFUSED(t.seqs[0].pos0 = INT32_MAX, "sequence 0: positions");
+    REFUSED(t.seqs[0].pos0 = 32, "multiple of 64, found 32");
+    REFUSED(t.seqs[0].want = (BatchWant)9, "found 9");
+    REFUSED(t.seqs[1].want = WANT_ALL, "sequence 1: expected no logits");
+    REFUSED(t.seqs[0].slot = -1, "sequence 0: expected a state slot of the plan, found -1");
+    REFUSED(t.seqs[0].slot = 4, "state slot of the plan, found 4");
+    REFUSED(t.seqs[1].slot = 0, "sequence 1: expected a state slot of its own, found 0");
+    REFUSED(t.seqs[0].sampler = -2, "sampler of the plan or -1, found -2");
+    REFUSED(t.seqs[0].sampler = 4, "sampler of the plan or -1, found 4");
+    REFUSED(t.seqs[1].sampler = 0, "sampler of its own, found 0");
+    REFUSED(t.blocks[0][1] = -1, "KV block of the plan, found -1");
+    REFUSED(t.blocks[1][0] = 48, "KV block of the plan, found 48");
+    REFUSED(t.blocks[0][1] = t.blocks[0][0], "block of its own to write");
+    REFUSED(t.blocks[1][2] = t.blocks[0][1], "sequence 1: expected a KV block of its own to write");
+    REFUSED(t.blocks[1][0] = t.blocks[0][0], "sequence 1: expected KV blocks to read that nobody");
+    REFUSED(t.blocks[1][0] = t.blocks[1][2], "sequence 1: expected KV blocks to read that nobody");
+    REFUSED(t.ids[3] = -1, "row 3: id: expected 0 to 999, found -1");
+    REFUSED(t.ids[70] = v, "row 70: id: expected 0 to 999, found 1000");
+    REFUSED(t.seqs[1].carry = 0, "carry"); // there was no step
+    REFUSED(t.seqs[1].carry = -2, "carry");
+    t = good_batch();
+    t.seqs[0].n_rows = 81;
+    t.seqs[1].row0 = 81;
+    t.batch.n_rows = 82;
+    Err err = {0};
+    assert_int_equal(submit(b, &t, &err), STATUS_INVALID);
+    assert_non_null(strstr(err.text, "rows with logits: expected at most 80, found 82"));
+}
+
+static void good_batches_pass(void **state) {
+    Fixture *f = *state;
+    Bad t = good_batch();
+    ORACLE_OK(submit(f->d.b, &t, err));
+    t.seqs[1].carry = 1; // sampled by the step before
+    t.ids[70] = -5;      // not looked at
+    ORACLE_OK(submit(f->d.b, &t, err));
+    t.seqs[0].carry = 77;            // ignored in prefill
+    t.blocks[1][1] = t.blocks[1][0]; // what is only read may stand twice
+    ORACLE_OK(submit(f->d.b, &t, err));
+}
+
+static void carry_needs_a_sampled_sequence_of_the_step_before(void **state) {
+    Fixture *f = *state;
+    Backend *b = f->d.b;
+    Bad t = good_batch();
+    t.seqs[1].sampler = -1;
+    ORACLE_OK(submit(b, &t, err));
+    REFUSED(t.seqs[1].carry = 1, "carry: expected -1 or a sequence of the step before");
+    t = good_batch();
+    ORACLE_OK(submit(b, &t, err));
+    REFUSED(t.seqs[1].carry = 2, "carry");
+    t = good_batch();
+    t.seqs[1].carry = 0;
+    ORACLE_OK(submit(b, &t, err)); // the refused batches were no step
+}
+
+static void wait_without_a_step_is_refused(void **state) {
+    Fixture *f = *state;
+    BatchResult r;
+    Err err = {0};
+    assert_int_equal(backend_wait(f->d.b, &r, &err), STATUS_INVALID);
+    assert_string_equal(err.text, "no step is unfinished");
+}
+
+static void numbers_out_of_range_are_refused(void **state) {
+    Fixture *f = *state;
+    Backend *b = f->d.b;
+    char host[1];
+    double s[1], w[1];
+    SampleParams p = {0};
+    static const int32_t slots[] = {-1, ORACLE_SEQS}, blocks[] = {-1, 48};
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(backend_slot_save(b, slots[i], host, NULL), STATUS_INVALID);
+        assert_int_equal(backend_slot_restore(b, slots[i], host, NULL), STATUS_INVALID);
+        assert_int_equal(backend_block_save(b, blocks[i], host, NULL), STATUS_INVALID);
+        assert_int_equal(backend_block_restore(b, blocks[i], host, NULL), STATUS_INVALID);
+        assert_int_equal(backend_sampler_set(b, slots[i], &p, NULL, 0, 0, NULL), STATUS_INVALID);
+        assert_int_equal(backend_slot_peek(b, slots[i], 0, s, w, NULL), STATUS_INVALID);
+        assert_int_equal(backend_slot_peek(b, 0, slots[i], s, w, NULL), STATUS_INVALID);
+    }
+    Err err = {0};
+    assert_int_equal(backend_slot_peek(b, 0, 3, s, w, &err), STATUS_INVALID);
+    assert_string_equal(err.text, "layer 3 has no recurrent state");
+    p.temperature = -1;
+    assert_int_equal(backend_sampler_set(b, 0, &p, NULL, 0, 0, &err), STATUS_INVALID);
+    assert_non_null(strstr(err.text, "temperature"));
+}
+
+#define WITH(test)                                                                                 \
+    { #test, test, setup, teardown, NULL }
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(names_go_both_ways),
+        WITH(absent_backends_say_so),
+        WITH(facts_of_an_opened_backend),
+        WITH(bad_plans_are_refused_by_field),
+        WITH(a_plan_beyond_the_address_space_is_refused),
+        WITH(malformed_batches_are_refused_by_name),
+        WITH(good_batches_pass),
+        WITH(carry_needs_a_sampled_sequence_of_the_step_before),
+        WITH(wait_without_a_step_is_refused),
+        WITH(numbers_out_of_range_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+/* test_cpu_attn.c - attention kernels of every column against f64 over paged keys. */
+#include "cpu_kernels.h"
+
+enum { D = ATTN_HEAD, BLOCKS = 6 };
+
+/* Keys and values of one KV head in blocks that end at guard pages. */
+typedef struct Cache {
+    bool is_f32;
+    size_t block_bytes;
+    void *blocks[BLOCKS];
+    float *k, *v; // [BLOCKS * 64][D] as the cache holds them
+    int32_t n;
+} Cache;
+
+static float on_grid(const Cache *c, float x) { return c->is_f32 ? x : bf16_round(x); }
+
+static void cache_open(Cache *c, const AttnKernels *t, Random *r, int32_t n, float size) {
+    *c = (Cache){.is_f32 = t->is_f32_kv, .n = n};
+    c->block_bytes = 2 * KV_ELEMENTS * (c->is_f32 ? 4u : 2u);
+    c->k = malloc(sizeof *c->k * BLOCKS * KV_KEYS * D);
+    c->v = malloc(sizeof *c->v * BLOCKS * KV_KEYS * D);
+    for (int i = 0; i < BLOCKS; i++)
+        c->blocks[i] = guard_alloc(c->block_bytes); // NaN wherever nothing is appended
+    for (int32_t key = 0; key < n; key++) {
+        float *k = c->k + key * D, *v = c->v + key * D;
+        random_fill(r, k, D, size);
+        random_fill(r, v, D, 1.0f);
+        t->append(c->blocks[key / KV_KEYS], key % KV_KEYS, k, v);
+        for (int d = 0; d < D; d++) {
+            k[d] = on_grid(c, k[d]);
+            v[d] = on_grid(c, v[d]);
+        }
+    }
+}
+
+static void cache_close(Cache *c) {
+    for (int i = 0; i < BLOCKS; i++)
+        guard_free(c->blocks[i], c->block_bytes);
+    free(c->k);
+    free(c->v);
+}
+
+/* Queries on the grid that the passes hand over. */
+static void queries(const Cache *c, Random *r, float *q, size_t n) {
+    random_fill(r, q, n, 1.0f);
+    for (size_t i = 0; i < n; i++)
+        q[i] = on_grid(c, q[i]) / 16.0f;
+}
+
+/* out [D] of keys [first, end) in f64; the largest score in *top. */
+static void judge(const Cache *c, const float *q, int32_t first, int32_t end, double *out) {
+    double top = -INFINITY, sum = 0, scores[BLOCKS * KV_KEYS];
+    for (int32_t key = first; key < end; key++) {
+        scores[key] = 0;
+        for (int d = 0; d < D; d++)
+            scores[key] += (double)q[d] * (double)c->k[key * D + d];
+        top = fmax(top, scores[key]);
+    }
+    memset(out, 0, D * sizeof *out);
+    for (int32_t key = first; key < end; key++) {
+        double p = exp(scores[key] - top);
+        sum += p;
+        for (int d = 0; d < D; d++)
+            out[d] += p * (double)c->v[key * D + d];
+    }
+    for (int d = 0; d < D; d++)
+        out[d] /= sum;
+}
+
+/* The scores' f32 rounding (256 products, scores up to 100) moves weights by up to 1e-5. */
+static const double BOUND = 4e-5;
+
+static void decode_case(const AttnKernels *t, Random *r, int32_t heads, int32_t n, float size) {
+    Cache c;
+    cache_open(&c, t, r, n, size);
+    size_t scratch_bytes = t->scratch_bytes(heads);
+    assert_int_equal(scratch_bytes % 64, 0);
+    size_t nq = (size_t)(heads * D), np = (size_t)(heads * ATTN_PART);
+    float *q = guard_f32(nq), *part = guard_f32(np * 3), *out = guard_f32(D);
+    void *scratch = guard_alloc(scratch_bytes);
+    queries(&c, r, q, nq);
+    int32_t per = 2 * KV_KEYS, n_parts = div_up_i32(n, per);
+    for (int32_t i = 0; i < n_parts; i++)
+        t->decode(part + (size_t)i * np, q, heads, (const void *const *)c.blocks + i * 2,
+                  min_i32(per, n - i * per), scratch);
+    for (int32_t h = 0; h < heads; h++) {
+        double want[D];
+        judge(&c, q + h * D, 0, n, want);
+        t->merge(out, part + h * ATTN_PART, (ptrdiff_t)np, n_parts);
+        for (int d = 0; d < D; d++)
+            ASSERT_NEAR(out[d], want[d], BOUND, "%s decode, %d heads, %d keys: head %d, %d",
+                        t->column, heads, n, h, d);
+    }
+    guard_free_f32(q, nq);
+    guard_free_f32(part, np * 3);
+    guard_free_f32(out, D);
+    guard_free(scratch, scratch_bytes);
+    cache_close(&c);
+}
+
+static void prefill_case(const AttnKernels *t, Random *r, int32_t heads, int32_t pos0,
+                         int32_t n_tokens, float size) {
+    Cache c;
+    cache_open(&c, t, r, pos0 + n_tokens, size);
+    size_t scratch_bytes = t->scratch_bytes(heads), n = (size_t)(n_tokens * heads * D);
+    float *q = guard_f32(n), *out = guard_f32(n);
+    void *scratch = guard_alloc(scratch_bytes);
+    queries(&c, r, q, n);
+    t->prefill(out, q, heads, (const void *const *)c.blocks, pos0, n_tokens, scratch);
+    for (int32_t i = 0; i < n_tokens; i++)
+        for (int32_t h = 0; h < heads; h++) {
+            double want[D];
+            const float *got = out + (i * heads + h) * D;
+            judge(&c, q + (i * heads + h) * D, 0, pos0 + i + 1, want);
+            for (int d = 0; d < D; d++)
+                ASSERT_NEAR(got[d], want[d], BOUND, "%s prefill, %d heads, pos %d: row %d, %d",
+                            t->column, heads, pos0, i, d);
+        }
+    /* A row alone, behind keys that come later, is the same to the bit. */
+    int32_t i = n_tokens / 2;
+    float *one = guard_f32((size_t)(heads * D));
+    t->prefill(one, q + i * heads * D, heads, (const void *const *)c.blocks, pos0 + i, 1, scratch);
+    assert_memory_equal(one, out + i * heads * D, sizeof(float) * (size_t)(heads * D));
+    guard_free_f32(one, (size_t)(heads * D));
+    guard_free_f32(q, n);
+    guard_free_f32(out, n);
+    guard_free(scratch, scratch_bytes);
+    cache_close(&c);
+}
+
+static void sweep(void (*run)(const AttnKernels *, Random *, int32_t, int32_t, int32_t, float),
+                  Random *r, int32_t heads, int32_t a, int32_t b, float size) {
+    for (int is_f32 = 0; is_f32 < 2; is_f32++) {
+        KernelTables t = kernel_tables(is_f32);
+        for (size_t i = 0; i < t.n; i++) {
+            assert_int_equal(t.tables[i].attn.is_f32_kv, is_f32);
+            run(&t.tables[i].attn, r, heads, a, b, size);
+        }
+    }
+}
+
+static void run_decode(const AttnKernels *t, Random *r, int32_t heads, int32_t n, int32_t unused,
+                       float size) {
+    UNUSED(unused);
+    decode_case(t, r, heads, n, size);
+}
+
+static void decode_around_the_block_edges(void **state) {
+    UNUSED(state);
+    Random r = random_open(__func__);
+    static const int32_t heads[] = {1, 2, 3, 4, 7, 8, 9, 16}, n[] = {1, 63, 64, 65, 128, 129, 300};
+    for (size_t h = 0; h < COUNT_OF(heads); h++)
+        for (size_t i = 0; i < COUNT_OF(n); i++)
+            sweep(run_decode, &r, heads[h], n[i], 0, 1.0f);
+}
+
+static void prefill_around_the_block_edges(void **state) {
+    UNUSED(state);
+    Random r = random_open(__func__);
+    static const int32_t heads[] = {1, 2, 3, 8, 9}, pos[] = {0, 48, 60, 63, 64, 65, 200};
+    static const int32_t n[] = {1, 5, 16};
+    for (size_t h = 0; h < COUNT_OF(heads); h++)
+        for (size_t p = 0; p < COUNT_OF(pos); p++)
+            sweep(prefill_case, &r, heads[h], pos[p], n[(h + p) % 3], 1.0f);
+}
+
+/* One key takes all the weight: scores of some hundreds, exponents far below those of f32. */
+static void extreme_scores(void **state) {
+    UNUSED(state);
+    Random r = random_open(__func__);
+    sweep(run_decode, &r, 8, 200, 0, 100.0f);
+    sweep(prefill_case, &r, 8, 190, 16, 100.0f);
+    sweep(run_decode, &r, 8, 200, 0, 1e-30f);
+}
+
+/* A key that is no number reaches the rows that see it and no other. */
+static void nan_keys_spoil_only_who_sees_them(void **state) {
+    UNUSED(state);
+    Random r = random_open(__func__);
+    KernelTables tables = kernel_tables(false);
+    for (size_t i = 0; i < tables.n; i++) {
+        const AttnKernels *t = &tables.tables[i].attn;
+        Cache c;
+        cache_open(&c, t, &r, 80, 1.0f);
+        float bad[D], q[16 * 2 * D], out[16 * 2 * D];
+        for (int d = 0; d < D; d++)
+            bad[d] = NAN;
+        t->append(c.blocks[1], 72 % 64, bad, bad);
+        queries(&c, &r, q, COUNT_OF(q));
+        void *scratch = guard_alloc(t->scratch_bytes(2));
+        t->prefill(out, q, 2, (const void *const *)c.blocks, 64, 16, scratch);
+        for (int row = 0; row < 16; row++)
+            assert_int_equal(isfinite(out[row * 2 * D]), 64 + row < 72);
+        guard_free(scratch, t->scratch_bytes(2));
+        cache_close(&c);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(decode_around_the_block_edges),
+        cmocka_unit_test(prefill_around_the_block_edges),
+        cmocka_unit_test(extreme_scores),
+        cmocka_unit_test(nan_keys_spoil_only_who_sees_them),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
