@@ -29,6 +29,9 @@ LDFLAGS += -fsanitize=$(SAN)
 endif
 
 SOURCES := $(filter-out src/cli/main.c,$(sort $(wildcard src/*/*.c src/*/*/*.c src/*/*/*/*.c)))
+ifeq ($(findstring x86_64,$(shell $(CC) -dumpmachine)),) # other machines lack the column
+SOURCES := $(filter-out src/backend/cpu/avx512/%,$(SOURCES))
+endif
 OBJECTS := $(SOURCES:%.c=$(BUILD)/%.o)
 UNIT_TESTS := $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(sort $(wildcard tests/unit/test_*.c)))
 FUZZERS := $(patsubst tests/fuzz/%.c,%,$(sort $(wildcard tests/fuzz/fuzz_*.c)))
@@ -50,6 +53,8 @@ help:
 
 # Folder flags: kernels are compiled for exactly the instruction set of their column.
 $(BUILD)/src/backend/cpu/generic/%.o: CFLAGS += -O3
+$(BUILD)/src/backend/cpu/avx512/%.o: CFLAGS += -O3 -mavx512f -mavx512bw -mavx512dq -mavx512vl \
+    -mavx512vnni -mavx512bf16
 
 $(BUILD)/src/%.o: src/%.c Makefile
 	@mkdir -p $(@D)

@@ -269,6 +269,27 @@ static Status seq_check_places(Backend *b, const Batch *batch, int32_t i, Err *e
     return STATUS_OK;
 }
 
+/* Snapshots stand in order inside the prefill, each in a slot of its own. */
+static Status seq_check_snaps(Backend *b, const Batch *batch, int32_t i, Err *err) {
+    const BatchSeq *s = &batch->seqs[i];
+    if (s->n_snaps < 0 || (s->n_snaps > 0 && s->phase != PHASE_PREFILL))
+        return batch_invalid(i, "expected snapshots in prefill only", s->n_snaps, err);
+    int32_t before = s->pos0;
+    for (int32_t j = 0; j < s->n_snaps; j++) {
+        const BatchSnap *snap = &s->snaps[j];
+        if (snap->pos <= before || snap->pos >= s->pos0 + s->n_rows || snap->pos % RECUR_CHUNK)
+            return batch_invalid(i,
+                                 "expected snapshots at ascending multiples of 64 inside the step",
+                                 snap->pos, err);
+        if (snap->slot < 0 || snap->slot >= b->plan.n_slots ||
+            !stamp_first(b->slot_stamp, snap->slot, b->stamp))
+            return batch_invalid(i, "expected a state slot of its own for a snapshot", snap->slot,
+                                 err);
+        before = snap->pos;
+    }
+    return STATUS_OK;
+}
+
 /* No block that is read stands among those that the step writes. */
 static Status seq_check_reads(const Backend *b, const Batch *batch, int32_t i, Err *err) {
     const BatchSeq *s = &batch->seqs[i];
@@ -304,6 +325,7 @@ static Status batch_check(Backend *b, const Batch *batch, Err *err) {
         TRY(seq_check_rows(b, batch, i, &row, &n_logits, err));
         TRY(seq_check_ids(b, batch, i, err));
         TRY(seq_check_places(b, batch, i, err));
+        TRY(seq_check_snaps(b, batch, i, err));
     }
     if (row != batch->n_rows)
         return err_set(err, STATUS_INVALID,

@@ -61,6 +61,12 @@ typedef enum BatchPhase { PHASE_PREFILL, PHASE_DECODE } BatchPhase;
 /* Which logits of a sequence's rows are wanted. */
 typedef enum BatchWant { WANT_NOTHING, WANT_LAST, WANT_ALL } BatchWant;
 
+/* A copy of the state in the middle of a prefill: of what it is behind position pos - 1. */
+typedef struct BatchSnap {
+    int32_t pos;  // a multiple of RECUR_CHUNK
+    int32_t slot; // state slot that receives it
+} BatchSnap;
+
 /* One sequence's part of a step. */
 typedef struct BatchSeq {
     BatchPhase phase;        // decode: n_rows is 1; prefill: pos0 is a multiple of RECUR_CHUNK
@@ -75,14 +81,18 @@ typedef struct BatchSeq {
     int32_t carry; // decode: >= 0 takes the id that this sequence index of the step submitted
                    // before sampled, in device memory (an id -1 counts as id 0, the result then
                    // means nothing); -1: ids[row0] is the id. Ignored in prefill
+    const BatchSnap
+        *snaps;      // [n_snaps] prefill: pos ascending, pos0 < pos < pos0 + n_rows; borrowed
+    int32_t n_snaps; // until wait
 } BatchSeq;
 
 /* Called after the forward pass has made a named value; for tests and `lily logits --taps`. The
  * values of one step's rows, widened: data [n_rows, width]. A tap makes the step synchronous.
  * Every backend calls it with name "out" (the residual stream after `layer`, -1: the embedding) and
- * "final_norm" (layer n_layers); "topk_ids" comes for rows of prompts. ref also, in each layer, with the names of the oracle's layer
- * trace ("qkv", "topk_ids", ...). "attn_probs" alone comes once a row: data [NQ, position + 1],
- * head by key. Values that a layer makes per row: heads follow each other in `width`. */
+ * "final_norm" (layer n_layers); "topk_ids" comes for rows of prompts. ref also, in each layer,
+ * with the names of the oracle's layer trace ("qkv", "topk_ids", ...). "attn_probs" alone comes
+ * once a row: data [NQ, position + 1], head by key. Values that a layer makes per row: heads follow
+ * each other in `width`. */
 typedef struct BatchTap {
     void (*see)(void *ctx, const char *name, int layer, int32_t n_rows, int32_t width,
                 const double *data);
@@ -136,9 +146,10 @@ const char *backend_text(const Backend *b);
 
 /* Starts a step; at most BATCH_IN_FLIGHT may be unfinished. A failure leaves the backend usable and
  * the slots and blocks of this batch undefined, or untouched with STATUS_INVALID, which names what
- * is malformed. No slot or sampler may stand twice in a batch, and no block that the step writes
- * may stand anywhere else in it (blocks that are only read may be shared). All calls on a backend
- * take effect in their order: what is called behind a submit sees what that step made. */
+ * is malformed. No slot (snapshots counted) or sampler may stand twice in a batch, and no block
+ * that the step writes may stand anywhere else in it (blocks that are only read may be shared). All
+ * calls on a backend take effect in their order: what is called behind a submit sees what that step
+ * made. */
 NODISCARD Status backend_submit(Backend *b, const Batch *batch, Err *err);
 /* Waits for the oldest unfinished step: results [n_seqs] of that batch. STATUS_INVALID when there
  * is none. */

@@ -10,7 +10,7 @@
 
 #include "backend/backend.h"
 
-/* One backend. No member but is_available may be NULL.
+/* One backend. No member but is_available and counters may be NULL.
  *
  * The dispatcher guarantees:
  * - plan: max_rows, max_seqs, n_blocks, n_slots, max_ctx >= 1, n_samplers >= 0, max_logits in
@@ -21,7 +21,8 @@
  *   backend.h states (ids in [0, V), rows and positions consistent and below max_ctx, blocks, slots
  *   and samplers in range and no slot or sampler twice, wanted rows <= max_logits, carry of a
  *   decode names a sequence of the step submitted last that had a sampler, and that submit
- *   succeeded; carry of a prefill is to be ignored).
+ *   succeeded; carry of a prefill is to be ignored; snapshots ascend strictly inside their
+ *   prefill, each in a slot that stands nowhere else in the batch).
  * - wait: a step is unfinished.
  * - sampler_set, slot_*, block_*: numbers in range, layer is a GDN layer. A step may be unfinished:
  *   calls take effect in their order, so these see what the steps before them made.

@@ -240,17 +240,17 @@ static Status read_eos(ModelConfig *c, Part p, Err *err) {
     return STATUS_OK;
 }
 
+/* Stands in the text config, at the top, or in both with the same value. */
 static Status read_tied(ModelConfig *c, Part top, Part text, Err *err) {
     const bool untied = false; // the family's default
-    bool of_top;
-    TRY(json_get_bool(&c->is_tied, text.object, "tie_word_embeddings",
-                      json_object_get(top.object, "tie_word_embeddings") ? NULL : &untied,
-                      text.where, err));
-    TRY(json_get_bool(&of_top, top.object, "tie_word_embeddings", &c->is_tied, top.where, err));
-    if (of_top != c->is_tied)
+    bool of_top, of_text;
+    TRY(json_get_bool(&of_top, top.object, "tie_word_embeddings", &untied, top.where, err));
+    TRY(json_get_bool(&of_text, text.object, "tie_word_embeddings", &of_top, text.where, err));
+    if (json_object_get(top.object, "tie_word_embeddings") && of_top != of_text)
         return err_set(err, STATUS_FORMAT,
                        "%s: tie_word_embeddings: expected %s as in text_config, found %s",
-                       top.where, c->is_tied ? "true" : "false", of_top ? "true" : "false");
+                       top.where, of_text ? "true" : "false", of_top ? "true" : "false");
+    c->is_tied = of_text;
     return STATUS_OK;
 }
 

@@ -44,7 +44,7 @@ typedef struct ModelConfig {
     bool is_tied;               // logits from embed_tokens; there is no lm_head tensor
     bool is_norm_topk;          // divide routing weights by their sum; always true in the family
     bool is_attn[LIMIT_LAYERS]; // [n_layers] full attention (true) or gated delta net
-    int32_t eos[LIMIT_EOS];     // [n_eos] ids that end a text; from config.json
+    int32_t eos[LIMIT_EOS];     // [n_eos] ids that end a text
     int32_t n_eos;              // 0: none given
 } ModelConfig;
 

@@ -5,17 +5,19 @@
  * Owns:     a Folder owns its open files and tables.  Thread: open and close from one; reads from
  *           any, at once.
  * Not here: checks of the numbers that are read (weights.c). */
-#define _GNU_SOURCE // sysconf names
 #include "checkpoint/folder.h"
 
 #include "base/checked.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/sysmem.h"
 
 #include <stdlib.h>
-#include <unistd.h>
 
-enum { NAME_BYTES = 128 }; // the longest name of a slot's tensor takes 68
+enum {
+    NAME_BYTES = 128,        // the longest name of a slot's tensor takes 68
+    CACHE_BYTES = 256 << 20, // of page cache to use where memory is short
+};
 
 /* ---- small files ---- */
 
@@ -410,8 +412,8 @@ static Status bind_all(Binder *b, Err *err) {
 /* True when weights and the pages of their files do not fit into memory side by side. Reading then
  * gives the pages back itself; the system would find others to throw out first. */
 static bool is_memory_short(uint64_t n_bytes) {
-    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-    return pages > 0 && page > 0 && n_bytes > (uint64_t)pages * (uint64_t)page / 2;
+    uint64_t total = n_bytes > CACHE_BYTES ? sysmem_total() : 0;
+    return total > 0 && n_bytes > total / 2;
 }
 
 static void tell(const Folder *f, uint64_t n_bytes, const Log *log) {
@@ -487,19 +489,29 @@ uint64_t folder_stored_bytes(const FolderBound *bound) {
     return n;
 }
 
+/* Gives the pages of all files back after each CACHE_BYTES that were read. Not behind each read:
+ * the system keeps pages in pieces of up to some megabytes and drops only whole ones. */
+static void drop_cache(Folder *f, uint64_t n_bytes) {
+    uint64_t before = atomic_fetch_add(&f->n_bytes_read, n_bytes);
+    if (before / CACHE_BYTES == (before + n_bytes) / CACHE_BYTES)
+        return;
+    for (int32_t i = 0; i < f->n_files; i++)
+        safetensors_drop_pages(f->files[i]);
+}
+
 /* Rows [row, row + n_rows) of a tensor that has rows of equal size. */
-static Status read_rows(const Folder *f, const FolderPart *part, uint64_t row_bytes, uint64_t row,
+static Status read_rows(Folder *f, const FolderPart *part, uint64_t row_bytes, uint64_t row,
                         uint64_t n_rows, void *out, Err *err) {
     uint64_t off = row * row_bytes, len = n_rows * row_bytes;
     TRY(safetensors_read_bytes(part->file, part->tensor, out, (size_t)len, off, err));
     if (f->is_cache_dropped)
-        safetensors_drop_pages(part->file, part->tensor, (size_t)len, off);
+        drop_cache(f, len);
     return STATUS_OK;
 }
 
 static Status source_read_quant(void *self, WeightSlot slot, int layer, int64_t row, int64_t n_rows,
                                 uint32_t *q, uint16_t *scale, uint16_t *bias, Err *err) {
-    const Folder *f = self;
+    Folder *f = self;
     const FolderBound *b = folder_bound(f, slot, layer);
     CHECK(b->main.tensor && b->scales.tensor && b->biases.tensor);
     int32_t n_experts, n, k;

@@ -12,6 +12,8 @@
 #include "checkpoint/safetensors.h"
 #include "checkpoint/weights_source.h"
 
+#include <stdatomic.h>
+
 /* Takes what is wrong with single tensors, so that a report can list all of it. */
 typedef struct FolderRefusals {
     void (*add)(void *ctx, Status code, const char *text);
@@ -44,8 +46,9 @@ typedef struct Folder {
     bool has_index;        // model.safetensors.index.json, else the one file model.safetensors
     CkptIndex index;       // when has_index
     bool is_raw;           // zero-centred norms: their gain is 1 + what is stored
-    bool is_cache_dropped; // pages are given back behind each read: memory is short
-    FolderBound *bound;    // [(n_layers + 1) * SLOT_N], see folder_bound
+    bool is_cache_dropped; // memory is short: pages of the files are given back on the way
+    _Atomic uint64_t n_bytes_read; // when is_cache_dropped
+    FolderBound *bound;            // [(n_layers + 1) * SLOT_N], see folder_bound
     FolderSkipped vision, mtp;
     Arena arena;
 } Folder;

@@ -143,13 +143,11 @@ static Status header_tensor(SafetensorsTensor *t, const json_t *v, uint64_t data
     return STATUS_OK;
 }
 
-/* By first byte, the empty ones in front of those that begin at the same place. */
+/* By first byte. */
 static int compare_places(const void *a, const void *b) {
     const SafetensorsTensor *x = *(const SafetensorsTensor *const *)a,
                             *y = *(const SafetensorsTensor *const *)b;
-    if (x->begin != y->begin)
-        return x->begin < y->begin ? -1 : 1;
-    return (x->n_bytes > y->n_bytes) - (x->n_bytes < y->n_bytes);
+    return (x->begin > y->begin) - (x->begin < y->begin);
 }
 
 static Status header_check_overlap(const SafetensorsTable *table, const char *path, Err *err) {
@@ -158,11 +156,13 @@ static Status header_check_overlap(const SafetensorsTable *table, const char *pa
     const SafetensorsTensor **order = mem_zalloc(table->n, sizeof(const SafetensorsTensor *));
     if (!order)
         return err_memory(err, path, table->n * sizeof(const SafetensorsTensor *));
+    size_t n = 0; // of those that are not empty: the others take no place
     for (size_t i = 0; i < table->n; i++)
-        order[i] = &table->tensors[i];
-    qsort(order, table->n, sizeof *order, compare_places);
+        if (table->tensors[i].n_bytes)
+            order[n++] = &table->tensors[i];
+    qsort(order, n, sizeof *order, compare_places);
     Status status = STATUS_OK;
-    for (size_t i = 1; i < table->n && status == STATUS_OK; i++) {
+    for (size_t i = 1; i < n && status == STATUS_OK; i++) {
         const SafetensorsTensor *a = order[i - 1], *b = order[i];
         if (b->begin < a->begin + a->n_bytes)
             status = err_set(err, STATUS_FORMAT, "%s: tensors %.180s and %.180s overlap", path,
@@ -308,9 +308,8 @@ Status safetensors_read_bytes(const Safetensors *f, const SafetensorsTensor *t, 
     return status;
 }
 
-void safetensors_drop_pages(const Safetensors *f, const SafetensorsTensor *t, size_t len,
-                            uint64_t off) {
-    (void)posix_fadvise(f->fd, (off_t)(t->begin + off), (off_t)len, POSIX_FADV_DONTNEED);
+void safetensors_drop_pages(const Safetensors *f) {
+    (void)posix_fadvise(f->fd, 0, 0, POSIX_FADV_DONTNEED); // a hint: its failure changes nothing
 }
 
 typedef enum NumberKind { NUMBER_F32, NUMBER_F64, NUMBER_I64 } NumberKind;

@@ -98,9 +98,8 @@ NODISCARD Status safetensors_get(const SafetensorsTensor **out, const Safetensor
 /* Reads bytes [off, off + len) of a tensor, which must lie inside it. */
 NODISCARD Status safetensors_read_bytes(const Safetensors *f, const SafetensorsTensor *t, void *out,
                                         size_t len, uint64_t off, Err *err);
-/* Tells the system that the file's pages under these bytes are not needed again soon. */
-void safetensors_drop_pages(const Safetensors *f, const SafetensorsTensor *t, size_t len,
-                            uint64_t off);
+/* Tells the system that the file's pages are not needed again soon. */
+void safetensors_drop_pages(const Safetensors *f);
 /* All elements as numbers; out [n_elems]. F32 takes F32, F16, BF16; F64 also F64 and the integers
  * up to 32 bits; I64 takes integers and BOOL. Another dtype is STATUS_UNSUPPORTED. */
 NODISCARD Status safetensors_read_f32(const Safetensors *f, const SafetensorsTensor *t, float *out,

@@ -26,12 +26,12 @@ static json_t *inspect_plan(const CliArgs *args, Err *err) {
     weights_close(w);
     if (status != STATUS_OK)
         return json_pack("{s:s}", "refused", err->text);
-    v = json_pack("{s:s, s:i, s:I, s:I, s:I, s:I, s:I}", "backend", backend_kind_name(options.kind),
-                  "context", plan.ctx_tok, "weight_bytes", (json_int_t)plan.needs.weight_bytes,
-                  "kv_bytes", (json_int_t)plan.needs.block_bytes * (plan.ctx_tok / KV_BLOCK),
-                  "state_bytes", (json_int_t)plan.needs.slot_bytes * plan.max_seqs, "scratch_bytes",
-                  (json_int_t)plan.needs.scratch_bytes, "total_bytes",
-                  (json_int_t)plan.needs.total_bytes);
+    v = json_pack(
+        "{s:s, s:i, s:I, s:I, s:I, s:I, s:I}", "backend", backend_kind_name(options.kind),
+        "context", plan.ctx_tok, "weight_bytes", (json_int_t)plan.needs.weight_bytes, "kv_bytes",
+        (json_int_t)plan.needs.block_bytes * (plan.ctx_tok / KV_BLOCK), "state_bytes",
+        (json_int_t)plan.needs.slot_bytes * (plan.max_seqs + plan.cache_slots), "scratch_bytes",
+        (json_int_t)plan.needs.scratch_bytes, "total_bytes", (json_int_t)plan.needs.total_bytes);
     return v;
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "checkpoint/synth_write.h"
 #include "cli/ui.h"
 
 #include <errno.h>
@@ -87,7 +88,7 @@ Status model_engine_options(EngineOptions *out, const CliArgs *args, Err *err) {
 Status model_tokenizer(Tokenizer **out, const Weights *w, Err *err) {
     int32_t vocab = weights_config(w)->vocab;
     if (!weights_dir(w))
-        return tokenizer_open_bytes(out, vocab, err);
+        return tokenizer_open_bytes(out, synth_write_n_ids(vocab), err);
     return tokenizer_open(out, weights_dir(w), vocab, &UI_LOG, err);
 }
 

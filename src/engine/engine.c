@@ -1,65 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-/* engine.c - the scheduler: which rows of which sequences make up the next step.
+/* engine.c - sequences from their addition to their end.
  *
- * Path:     engine_add queues -> engine_admit gives blocks and a slot -> engine_build fills a Batch
+ * Path:     engine_add queues -> sched_admit gives blocks and a slot -> sched_build fills a Batch
  *           -> backend -> engine_deliver hands the ids on.
  * Owns:     the Backend, KV blocks, slots.  Thread: engine.
- * Not here: the sizes (plan.c), text (turn.c). */
+ * Not here: the sizes (plan.c), who runs (sched.c), text (turn.c). */
 #include "engine/engine.h"
 
 #include "base/checked.h"
 #include "base/clock.h"
 #include "base/mem.h"
-#include "engine/blocks.h"
 #include "engine/plan.h"
+#include "engine/seq.h"
 
 #include <string.h>
-
-typedef enum SeqState { STATE_WAITING, STATE_ACTIVE, STATE_ENDED } SeqState;
-
-struct Seq {
-    Seq *next; // in the waiting list
-    SeqState state;
-    int32_t slot; // index in Engine.active, state slot and sampler; -1: none yet
-    int32_t n_prompt;
-    int32_t n_known;  // ids on the host: prompt and delivered answer
-    int32_t n_done;   // positions that were submitted
-    int32_t n_flight; // steps in flight that hold this sequence
-    int32_t max_new;  // new ids at most, >= 1
-    int32_t *ids;     // [n_prompt + max_new]
-    int32_t *blocks;  // [n_blocks] for every position that can come
-    int32_t n_blocks;
-    int32_t stop_ids[LIMIT_EOS];
-    int32_t n_stop_ids;
-    int32_t last_step;  // number of the last step that holds it
-    int32_t last_index; // its index in that step
-    bool is_cancelled;
-    SampleParams sample; // bias is owned
-    SeqSink sink;
-    SeqFigures figures;
-};
-
-/* A submitted step and whose rows it holds. */
-typedef struct Flight {
-    Batch batch;
-    BatchSeq *parts; // [max_seqs]
-    Seq **seqs;      // [max_seqs]
-    int32_t *ids;    // [max_rows]
-} Flight;
-
-struct Engine {
-    EnginePlan plan;
-    Backend *backend;
-    Blocks blocks;
-    Seq **active; // [max_seqs] by slot; NULL: free
-    Seq *first_waiting, *last_waiting;
-    int32_t depth;
-    int32_t step; // number of the next step to submit
-    int32_t n_flight;
-    Flight flights[BATCH_IN_FLIGHT]; // step s stands in flights[s % BATCH_IN_FLIGHT]
-    BatchResult *results;            // [max_seqs]
-    int32_t turn;                    // which active sequence is offered prefill rows first
-};
 
 static void seq_free(Seq *seq) {
     if (!seq)
@@ -71,11 +25,16 @@ static void seq_free(Seq *seq) {
 }
 
 static Status flight_init(Flight *f, const EnginePlan *plan, int32_t max_rows, Err *err) {
+    size_t n_snaps = (size_t)plan->max_seqs * SNAPS_A_PART;
+    f->snaps = mem_zalloc(n_snaps, sizeof *f->snaps);
+    f->pending = mem_zalloc(n_snaps + (size_t)plan->max_seqs, sizeof *f->pending);
+
     f->parts = mem_zalloc((size_t)plan->max_seqs, sizeof *f->parts);
     f->seqs = mem_zalloc((size_t)plan->max_seqs, sizeof(Seq *));
     f->ids = mem_zalloc((size_t)max_rows, sizeof *f->ids);
-    return f->parts && f->seqs && f->ids ? STATUS_OK
-                                         : err_memory(err, "step", (size_t)max_rows * 4);
+    return f->parts && f->seqs && f->ids && f->snaps && f->pending
+               ? STATUS_OK
+               : err_memory(err, "step", (size_t)max_rows * 4);
 }
 
 Status engine_open(Engine **out, const Weights *w, const EngineOptions *options,
@@ -87,7 +46,11 @@ Status engine_open(Engine **out, const Weights *w, const EngineOptions *options,
         return err_memory(err, "engine", sizeof *e);
     Status status;
     e->plan = plan;
+    e->options = *options;
+    e->options.mask = NULL;
+    e->options.cache_slots = plan.cache_slots;
     e->depth = options->depth == 2 ? 2 : 1;
+
     BackendPlan backend_plan = engine_backend_plan(&plan, options);
     e->active = mem_zalloc((size_t)plan.max_seqs, sizeof(Seq *));
     e->results = mem_zalloc((size_t)plan.max_seqs, sizeof *e->results);
@@ -98,6 +61,8 @@ Status engine_open(Engine **out, const Weights *w, const EngineOptions *options,
     for (int i = 0; i < BATCH_IN_FLIGHT; i++)
         TRY_GOTO(status, flight_init(&e->flights[i], &plan, backend_plan.max_rows, err));
     TRY_GOTO(status, blocks_init(&e->blocks, backend_plan.n_blocks, err));
+    TRY_GOTO(status, prefix_open(&e->prefix, &e->blocks, plan.max_seqs, plan.cache_slots, err));
+
     TRY_GOTO(status,
              backend_open(&e->backend, options->kind, w, &backend_plan, progress, log, err));
     *out = e;
@@ -141,12 +106,17 @@ Status engine_add(Engine *e, const SeqRequest *r, SeqSink sink, Seq **out, Err *
         return err_memory(err, "sequence", sizeof *seq);
     int32_t room = e->plan.limit_tok - r->n_ids;
     seq->slot = -1;
+    seq->tail_slot = -1;
+    seq->n_stable = r->n_stable;
+    seq->space = r->space;
+    seq->client = r->client;
+
     seq->n_prompt = seq->n_known = r->n_ids;
     seq->max_new = r->max_tokens == 0 ? room : min_i32(r->max_tokens, room);
-    seq->n_blocks = div_up_i32(seq->n_prompt + seq->max_new - 1, KV_BLOCK);
+    size_t n_blocks = (size_t)div_up_i32(seq->n_prompt + seq->max_new, KV_BLOCK);
     size_t n_ids = (size_t)seq->n_prompt + (size_t)seq->max_new;
     seq->ids = mem_zalloc(n_ids, sizeof *seq->ids);
-    seq->blocks = mem_zalloc((size_t)seq->n_blocks, sizeof *seq->blocks);
+    seq->blocks = mem_zalloc(n_blocks, sizeof *seq->blocks);
     seq->sample = r->sample;
     seq->sample.bias = NULL;
     LogitBias *bias = mem_zalloc((size_t)max_i32(r->sample.n_bias, 1), sizeof *bias);
@@ -174,28 +144,49 @@ Status engine_add(Engine *e, const SeqRequest *r, SeqSink sink, Seq **out, Err *
     else
         e->first_waiting = seq;
     e->last_waiting = seq;
+    e->n_waiting++;
     if (out)
         *out = seq;
     return STATUS_OK;
 }
 
-/* Gives back what the sequence holds and tells its sink; the sequence is gone after it. */
-static void engine_end(Engine *e, Seq *seq, SeqEnd end, const Err *why) {
+void engine_unlink(Engine *e, Seq *seq) {
+    Seq *before = NULL;
+    for (Seq *s = e->first_waiting; s != seq; s = s->next)
+        before = s;
+    if (before)
+        before->next = seq->next;
+    else
+        e->first_waiting = seq->next;
+    if (e->last_waiting == seq)
+        e->last_waiting = before;
+    seq->next = NULL;
+    e->n_waiting--;
+}
+
+void engine_vacate(Engine *e, Seq *seq) {
+    for (int32_t i = 0; i < seq->n_blocks; i++)
+        blocks_release(&e->blocks, seq->blocks[i]);
+    seq->n_blocks = 0;
+    if (seq->tail_slot >= 0)
+        prefix_give_slot(e->prefix, seq->tail_slot);
+    seq->tail_slot = -1;
+    e->active[seq->slot] = NULL;
+    seq->slot = -1;
+}
+
+void engine_end(Engine *e, Seq *seq, SeqEnd end, const Err *why) {
     CHECK(seq->n_flight == 0);
     if (seq->state == STATE_ACTIVE) {
-        for (int32_t i = 0; i < seq->n_blocks; i++)
-            blocks_release(&e->blocks, seq->blocks[i]);
-        e->active[seq->slot] = NULL;
+        bool is_good = end == SEQ_STOP_ID || end == SEQ_STOP_SINK || end == SEQ_LENGTH;
+        if (is_good && seq->tail_slot >= 0 && seq->tail_pos <= seq->n_known) {
+            prefix_add(e->prefix, seq->space, seq->ids, seq->tail_pos, seq->blocks, seq->tail_slot,
+                       true);
+            seq->tail_slot = -1;
+        }
+        engine_vacate(e, seq);
     } else {
-        Seq *before = NULL;
-        for (Seq *s = e->first_waiting; s != seq; s = s->next)
-            before = s;
-        if (before)
-            before->next = seq->next;
-        else
-            e->first_waiting = seq->next;
-        if (e->last_waiting == seq)
-            e->last_waiting = before;
+        engine_unlink(e, seq);
     }
     seq->state = STATE_ENDED;
     Err none = {0};
@@ -208,92 +199,6 @@ void engine_cancel(Engine *e, Seq *seq) {
         seq->is_cancelled = true;
     else
         engine_end(e, seq, SEQ_CANCELLED, NULL);
-}
-
-/* Moves waiting sequences into free slots, first come first served, while blocks are enough for
- * all that they may ever write: an admitted sequence never runs out in the middle of an answer. */
-static void engine_admit(Engine *e) {
-    for (int32_t slot = 0; slot < e->plan.max_seqs && e->first_waiting; slot++) {
-        if (e->active[slot])
-            continue;
-        Seq *seq = e->first_waiting;
-        if (!blocks_take(&e->blocks, seq->blocks, seq->n_blocks))
-            return;
-        e->first_waiting = seq->next;
-        if (!e->first_waiting)
-            e->last_waiting = NULL;
-        seq->next = NULL;
-        seq->slot = slot;
-        seq->state = STATE_ACTIVE;
-        e->active[slot] = seq;
-        Err err = {0};
-        if (backend_sampler_set(e->backend, slot, &seq->sample, seq->ids, seq->n_prompt, 0, &err) !=
-            STATUS_OK)
-            engine_end(e, seq, SEQ_FAILED, &err);
-    }
-}
-
-/* Adds n rows of a sequence to the step being built. */
-static void engine_add_part(Engine *e, Flight *f, Seq *seq, int32_t n_rows) {
-    Batch *b = &f->batch;
-    bool is_decode = seq->n_done >= seq->n_prompt;
-    bool is_last = seq->n_done + n_rows >= seq->n_prompt;
-    int32_t carry = -1;
-    if (is_decode && seq->n_done >= seq->n_known) { // its id is still on the device
-        CHECK(seq->last_step == e->step - 1);
-        carry = seq->last_index;
-    } else {
-        memcpy(f->ids + b->n_rows, seq->ids + seq->n_done, (size_t)n_rows * sizeof *f->ids);
-    }
-    f->parts[b->n_seqs] = (BatchSeq){
-        .phase = is_decode ? PHASE_DECODE : PHASE_PREFILL,
-        .row0 = b->n_rows,
-        .n_rows = n_rows,
-        .pos0 = seq->n_done,
-        .slot = seq->slot,
-        .blocks = seq->blocks,
-        .want = WANT_NOTHING,
-        .sampler = is_last ? seq->slot : -1,
-        .carry = carry,
-    };
-    f->seqs[b->n_seqs] = seq;
-    seq->last_step = e->step;
-    seq->last_index = b->n_seqs++;
-    seq->n_done += n_rows;
-    seq->n_flight++;
-    b->n_rows += n_rows;
-}
-
-/* Whether a decoding sequence may take part in the next step: its next id is known or comes from
- * the step just submitted, and the answer may still grow. */
-static bool engine_can_decode(const Seq *seq) {
-    return seq->n_done >= seq->n_prompt && seq->n_done < seq->n_prompt + seq->max_new - 1 &&
-           !seq->is_cancelled && seq->n_done <= seq->n_known;
-}
-
-/* Fills the next flight: every decode, then prefill pieces. False: nothing to run. */
-static bool engine_build(Engine *e, Flight *f) {
-    f->batch = (Batch){.seqs = f->parts, .ids = f->ids};
-    int32_t n = e->plan.max_seqs;
-    for (int32_t i = 0; i < n; i++)
-        if (e->active[i] && engine_can_decode(e->active[i]))
-            engine_add_part(e, f, e->active[i], 1);
-    int32_t left = e->plan.chunk_tok;
-    for (int32_t i = 0; i < n && left > 0; i++) {
-        int32_t slot = (e->turn + i) % n;
-        Seq *seq = e->active[slot];
-        if (!seq || seq->is_cancelled || seq->n_done >= seq->n_prompt)
-            continue;
-        int32_t rows = seq->n_prompt - seq->n_done;
-        if (rows > left)
-            rows = left / RECUR_CHUNK * RECUR_CHUNK; // cut at an absolute multiple only
-        if (rows == 0)
-            break;
-        engine_add_part(e, f, seq, rows);
-        left -= rows;
-        e->turn = slot; // whoever is in the middle of its prompt goes first
-    }
-    return f->batch.n_seqs > 0;
 }
 
 /* For a sequence whose sink has had its last call already. */
@@ -340,6 +245,8 @@ static void engine_deliver_one(Engine *e, Seq *seq, const BatchSeq *part, const 
                 end = SEQ_STOP_ID;
         if (end == SEQ_RUNNING) {
             seq->ids[seq->n_known++] = id;
+            e->figures.n_generated_tok++;
+
             seq->figures.last_token_ns = clock_now_ns();
             if (seq->figures.n_generated++ == 0)
                 seq->figures.first_token_ns = seq->figures.last_token_ns;
@@ -359,6 +266,7 @@ static void engine_deliver(Engine *e) {
     Err err = {0};
     Status status = backend_wait(e->backend, e->results, &err);
     e->n_flight--;
+    sched_settle(e, f, status == STATUS_OK);
     for (int32_t i = 0; i < f->batch.n_seqs; i++) {
         Seq *seq = f->seqs[i];
         seq->n_flight--;
@@ -370,15 +278,20 @@ static void engine_deliver(Engine *e) {
 }
 
 void engine_step(Engine *e, bool *is_idle) {
-    engine_admit(e);
+    sched_admit(e);
+
     Flight *f = &e->flights[e->step % BATCH_IN_FLIGHT];
-    bool is_built = e->n_flight < e->depth && engine_build(e, f);
+    bool is_built = e->n_flight < e->depth && sched_build(e, f);
     if (is_built) {
         Err err = {0};
         if (backend_submit(e->backend, &f->batch, &err) == STATUS_OK) {
+            sched_submitted(e, f);
             e->step++;
             e->n_flight++;
+            e->figures.n_steps++;
         } else {
+            sched_settle(e, f, false);
+
             for (int32_t i = 0; i < f->batch.n_seqs; i++) {
                 f->seqs[i]->n_flight--;
                 engine_end_soon(e, f->seqs[i], SEQ_FAILED, &err);
@@ -404,14 +317,28 @@ void engine_close(Engine *e) {
             engine_end(e, e->active[i], SEQ_CANCELLED, NULL);
     while (e->first_waiting)
         engine_end(e, e->first_waiting, SEQ_CANCELLED, NULL);
+    prefix_close(e->prefix);
     backend_close(e->backend);
     blocks_fini(&e->blocks);
     for (int i = 0; i < BATCH_IN_FLIGHT; i++) {
         mem_free(e->flights[i].parts);
         mem_free(e->flights[i].seqs);
         mem_free(e->flights[i].ids);
+        mem_free(e->flights[i].snaps);
+        mem_free(e->flights[i].pending);
     }
     mem_free(e->active);
     mem_free(e->results);
     mem_free(e);
+}
+
+EngineFigures engine_figures(const Engine *e) {
+    EngineFigures f = e->figures;
+    for (int32_t i = 0; i < e->plan.max_seqs; i++)
+        f.n_active += e->active[i] != NULL;
+    f.n_waiting = e->n_waiting;
+    f.n_blocks = e->blocks.n;
+    f.n_blocks_free = e->blocks.n_free;
+    f.prefix = prefix_figures(e->prefix);
+    return f;
 }

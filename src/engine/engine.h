@@ -10,6 +10,7 @@
 #define LILY_ENGINE_ENGINE_H
 
 #include "backend/backend.h"
+#include "engine/prefix.h"
 
 typedef struct Engine Engine;
 typedef struct Seq Seq;
@@ -19,12 +20,15 @@ typedef struct EngineOptions {
     BackendKind kind;
     int32_t n_threads; // 0: all CPUs of this process
     int32_t device;
-    const char *mask;  // kernel columns not to use
-    int32_t ctx_tok;   // tokens of the whole KV pool; 0: what the model allows and memory holds,
-                       // at most 32768
-    int32_t max_seqs;  // sequences at once; 0: 8
-    int32_t chunk_tok; // rows of prefill in one step, rounded up to 64; 0: 1024
-    int32_t depth;     // steps submitted before the first is read, 1 or 2; 0: 1
+    const char *mask;    // kernel columns not to use
+    int32_t ctx_tok;     // tokens of the whole KV pool; 0: what the model allows and memory holds,
+                         // at most 32768
+    int32_t max_seqs;    // sequences at once; 0: 8
+    int32_t chunk_tok;   // rows of prefill in one step, rounded up to 64; 0: 1024
+    int32_t mixed_tok;   // the same while others decode: how long they may wait; 0: 256
+    int32_t cache_slots; // snapshots that the prefix cache may hold; 0: no cache
+    bool is_cache_exact; // never go on from a state that decode made
+    int32_t depth;       // steps submitted before the first is read, 1 or 2; 0: 1
     uint64_t budget_bytes; // memory of everything; 0: what the machine has free
     bool is_f32_activations;
 } EngineOptions;
@@ -35,7 +39,9 @@ typedef struct EnginePlan {
     int32_t ctx_tok;   // tokens of the KV pool, a multiple of KV_BLOCK
     int32_t limit_tok; // longest sequence: the pool or the model's positions, whichever is less
     int32_t chunk_tok;
+    int32_t mixed_tok;
     int32_t max_seqs;
+    int32_t cache_slots;
     uint64_t budget_bytes;
 } EnginePlan;
 
@@ -80,6 +86,9 @@ typedef struct SeqRequest {
     const int32_t *stop_ids; // [n_stop_ids] ids that end the answer; copied
     int32_t n_stop_ids;      // 0..LIMIT_EOS; 0 goes on past end ids
     SampleParams sample;
+    int32_t n_stable; // prompt tokens that a next turn will begin with too; 0: unknown
+    uint64_t space;   // only prefixes cached under the same number are reused
+    uint64_t client;  // clients are admitted in turn
 } SeqRequest;
 
 /* Queues a sequence. *out (NULL allowed) is valid until its sink's end is called.
@@ -97,8 +106,23 @@ void engine_step(Engine *e, bool *is_idle);
 /* Figures of a sequence for statistics. */
 typedef struct SeqFigures {
     int32_t n_prompt, n_generated;
-    int64_t added_ns, first_token_ns, last_token_ns; // clock_now_ns; 0: not yet
+    int32_t n_cached; // prompt tokens that were not read again
+    int32_t n_shared; // prompt tokens that the cache had blocks for
+    PrefixMiss miss;  // why not all of them
+    int64_t added_ns, admitted_ns, first_token_ns, last_token_ns; // clock_now_ns; 0: not yet
 } SeqFigures;
 SeqFigures engine_seq_figures(const Seq *seq);
+
+/* Figures of the engine, for metrics; counters only grow. */
+typedef struct EngineFigures {
+    int32_t n_active, n_waiting;
+    int32_t n_blocks_free, n_blocks;
+    PrefixFigures prefix;
+    uint64_t n_steps, n_preempted;
+    uint64_t n_prompt_tok, n_cached_tok, n_generated_tok;
+    uint64_t n_decode_made_hits;          // hits on states that decode made
+    uint64_t n_miss[PREFIX_DIVERGED + 1]; // admissions by PrefixMiss
+} EngineFigures;
+EngineFigures engine_figures(const Engine *e);
 
 #endif

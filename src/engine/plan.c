@@ -12,7 +12,10 @@ enum {
     PLAN_CTX_DEFAULT = 32768, // tokens: 640 MiB of KV at the full shape
     PLAN_SEQS_DEFAULT = 8,
     PLAN_CHUNK_DEFAULT = 1024, // rows: 32 an expert of 256 with 8 chosen
+    PLAN_MIXED_DEFAULT = 256,  // rows: about as long as three decode steps on a CPU
     PLAN_SEQS_MAX = 1024,
+    PLAN_CACHE_MAX = 1 << 16,
+
 };
 
 BackendPlan engine_backend_plan(const EnginePlan *plan, const EngineOptions *options) {
@@ -20,9 +23,12 @@ BackendPlan engine_backend_plan(const EnginePlan *plan, const EngineOptions *opt
         .max_rows = plan->chunk_tok + plan->max_seqs,
         .max_seqs = plan->max_seqs,
         .n_blocks = plan->ctx_tok / KV_BLOCK,
-        .n_slots = plan->max_seqs,
+        .n_slots = plan->max_seqs + plan->cache_slots,
+
         .n_samplers = plan->max_seqs,
         .max_ctx = plan->limit_tok,
+        .max_logits = 1,
+
         .n_threads = options->n_threads,
         .device = options->device,
         .mask = options->mask,
@@ -50,13 +56,23 @@ Status engine_plan(EnginePlan *out, const Weights *w, const EngineOptions *optio
     if (options->chunk_tok < 0 || options->chunk_tok > LIMIT_CONTEXT)
         return err_set(err, STATUS_INVALID, "prefill chunk: expected 1 to %d tokens, found %d",
                        LIMIT_CONTEXT, options->chunk_tok);
+    if (options->mixed_tok < 0 || options->mixed_tok > LIMIT_CONTEXT)
+        return err_set(err, STATUS_INVALID, "prefill beside decodes: expected 1 to %d, found %d",
+                       LIMIT_CONTEXT, options->mixed_tok);
+    if (options->cache_slots < 0 || options->cache_slots > PLAN_CACHE_MAX)
+        return err_set(err, STATUS_INVALID, "cache snapshots: expected 0 to %d, found %d",
+                       PLAN_CACHE_MAX, options->cache_slots);
     EnginePlan plan = {
+        .cache_slots = options->cache_slots,
+
         .max_seqs = options->max_seqs ? options->max_seqs : PLAN_SEQS_DEFAULT,
         .budget_bytes = options->budget_bytes ? options->budget_bytes : sysmem_available(),
     };
     int32_t ctx = options->ctx_tok ? options->ctx_tok : min_i32(PLAN_CTX_DEFAULT, c->max_positions);
     int32_t chunk = options->chunk_tok ? options->chunk_tok : PLAN_CHUNK_DEFAULT;
     plan.chunk_tok = (int32_t)round_up_size((size_t)chunk, RECUR_CHUNK);
+    int32_t mixed = options->mixed_tok ? options->mixed_tok : PLAN_MIXED_DEFAULT;
+    plan.mixed_tok = min_i32((int32_t)round_up_size((size_t)mixed, RECUR_CHUNK), plan.chunk_tok);
     TRY(plan_try(&plan, ctx, w, options, err));
     // Where the user named no context, a smaller one is better than none.
     while (plan.budget_bytes && plan.needs.total_bytes > plan.budget_bytes && !options->ctx_tok &&
@@ -74,7 +90,7 @@ Status engine_plan(EnginePlan *out, const Weights *w, const EngineOptions *optio
                        (double)plan.needs.total_bytes * 1e-9,
                        (double)plan.needs.weight_bytes * 1e-9, plan.ctx_tok,
                        (double)plan.needs.block_bytes * plan.ctx_tok / KV_BLOCK * 1e-9,
-                       (double)plan.needs.slot_bytes * plan.max_seqs * 1e-9,
+                       (double)plan.needs.slot_bytes * (plan.max_seqs + plan.cache_slots) * 1e-9,
                        (double)plan.needs.scratch_bytes * 1e-9, (double)plan.budget_bytes * 1e-9);
     *out = plan;
     return STATUS_OK;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* bpe.c - merges in a flat table; the next merge found by a tree of minima.
  *
- * The symbols of a piece stay where their first byte was, linked to their neighbours. Position p of
+ * The symbols of a piece stay at their first positions, linked to their neighbours. Position p of
  * the tree's lowest level holds the rank of the pair that begins at p; each level above holds the
  * minimum of 16 numbers below. The smallest rank, leftmost first, is found from the top down, and a
  * merge changes three positions. So a piece of any length costs O(n log n), and a word of up to 16
@@ -12,6 +12,7 @@
 
 #include "base/checked.h"
 #include "base/mem.h"
+#include "base/utf8.h"
 
 #define BPE_NONE INT32_MAX
 #define BPE_FREE UINT64_MAX
@@ -48,6 +49,7 @@ void bpe_fini(Bpe *b) {
     mem_free(b->slots);
     mem_free(b->results);
     mem_free(b->byte_ranks);
+    bpe_chars_fini(&b->chars);
     *b = (Bpe){0};
 }
 
@@ -89,39 +91,84 @@ void bpe_work_init(BpeWork *w) {
 
 void bpe_work_fini(BpeWork *w) { mem_free(w->heap); }
 
-/* Lays the arrays of a piece of n positions out in one block. */
-static Status bpe_piece_init(BpePiece *p, BpeWork *w, size_t n, Err *err) {
-    CHECK(n >= 1 && n <= LIMIT_TEXT_BYTES);
-    size_t total = 3 * n;
-    p->n = (int32_t)n;
-    p->n_levels = 0;
-    for (size_t m = n;; m = p->size[p->n_levels - 1] / BPE_FAN) {
-        CHECK(p->n_levels < BPE_MAX_LEVELS);
-        size_t size = round_up_size(m, BPE_FAN);
-        p->size[p->n_levels++] = size;
-        total += size;
-        if (size == BPE_FAN)
-            break;
-    }
-    int32_t *block = w->small;
-    if (total > COUNT_OF(w->small)) {
-        if (total > w->heap_cap) {
-            bpe_work_fini(w);
-            bpe_work_init(w);
-            w->heap = mem_alloc(total * sizeof *w->heap);
-            if (!w->heap)
-                return err_memory(err, "encoding", total * sizeof *w->heap);
-            w->heap_cap = total;
+/* Merges the bytes of one character by the definition. Returns its token, or -1 when they become
+ * more than one; *rank: the highest rank on the way. */
+static int32_t bpe_char_token(const Bpe *b, StrView s, int32_t *rank) {
+    int32_t ids[UTF8_MAX];
+    size_t n = s.len;
+    *rank = -1;
+    for (size_t i = 0; i < n; i++)
+        ids[i] = b->byte_ids[(unsigned char)s.ptr[i]];
+    while (n > 1) {
+        size_t best = 0;
+        int32_t best_rank = BPE_NONE;
+        for (size_t i = 0; i + 1 < n; i++) {
+            int32_t r = bpe_rank(b, ids[i], ids[i + 1]);
+            if (r < best_rank) {
+                best = i;
+                best_rank = r;
+            }
         }
-        block = w->heap;
+        if (best_rank == BPE_NONE)
+            return -1;
+        ids[best] = b->results[best_rank];
+        memmove(ids + best + 1, ids + best + 2, (n - best - 2) * sizeof *ids);
+        n--;
+        *rank = max_i32(*rank, best_rank);
     }
-    for (int i = 0; i < p->n_levels; i++) {
-        p->level[i] = block;
-        block += p->size[i];
+    return ids[0];
+}
+
+/* The code point when bytes are exactly one character of several bytes; else 0. */
+static uint32_t bpe_char_of(StrView bytes) {
+    uint32_t c;
+    if (bytes.len < 2 || bytes.len > UTF8_MAX ||
+        utf8_decode(bytes.ptr, bytes.len, &c) != (int)bytes.len)
+        return 0;
+    return c;
+}
+
+Status bpe_learn_chars(Bpe *b, const Vocab *v, Err *err) {
+    BpeChars chars;
+    size_t n = 0;
+    for (int32_t id = 0; id < v->n_ids; id++)
+        n += bpe_char_of(vocab_bytes(v, id)) != 0;
+    TRY(bpe_chars_init(&chars, n, err));
+    for (int32_t id = 0; id < v->n_ids; id++) {
+        int32_t rank;
+        uint32_t c = bpe_char_of(vocab_bytes(v, id));
+        if (c && bpe_char_token(b, vocab_bytes(v, id), &rank) == id)
+            bpe_chars_add(&chars, c, id, rank);
     }
-    p->ids = block;
-    p->next = block + n;
-    p->prev = block + 2 * n;
+    for (size_t i = 0; i < b->n_slots; i++) {
+        uint64_t slot = b->slots[i];
+        if (slot == BPE_FREE)
+            continue;
+        StrView left = vocab_bytes(v, (int32_t)(slot >> 42));
+        StrView right = vocab_bytes(v, (int32_t)(slot >> 20 & (LIMIT_VOCAB - 1)));
+        CHECK(left.len && right.len);
+        bpe_chars_note_merge(&chars, left, right, (int32_t)(slot & BPE_MAX_MERGES));
+    }
+    bpe_chars_fini(&b->chars);
+    b->chars = chars;
+    return STATUS_OK;
+}
+
+/* Working space for pieces of n positions. */
+static Status bpe_work_reserve(BpeWork *w, size_t n, int32_t **block, Err *err) {
+    size_t total = 4 * n + n / 8 + (BPE_MAX_LEVELS + 1) * BPE_FAN; // ids, links, levels
+    *block = w->small;
+    if (total <= COUNT_OF(w->small))
+        return STATUS_OK;
+    if (total > w->heap_cap) {
+        bpe_work_fini(w);
+        bpe_work_init(w);
+        w->heap = mem_alloc(total * sizeof *w->heap);
+        if (!w->heap)
+            return err_memory(err, "encoding", total * sizeof *w->heap);
+        w->heap_cap = total;
+    }
+    *block = w->heap;
     return STATUS_OK;
 }
 
@@ -157,24 +204,57 @@ static size_t bpe_tree_first(const BpePiece *p, int32_t *rank) {
     return at;
 }
 
-/* One symbol a byte, and the tree over the ranks of their pairs. */
-static void bpe_piece_fill(const Bpe *b, BpePiece *p, const unsigned char *s) {
-    size_t n = (size_t)p->n;
-    for (size_t i = 0; i < n; i++) {
-        p->ids[i] = b->byte_ids[s[i]];
-        p->next[i] = (int32_t)i + 1;
-        p->prev[i] = (int32_t)i - 1;
+/* First symbols: a byte each, or a whole character; returns their number. ranks[i] is the rank of
+ * symbols i and i + 1. */
+static size_t bpe_piece_symbols(const Bpe *b, StrView s, int32_t *ids, int32_t *ranks) {
+    size_t n = 0;
+    int last = -1; // the byte that is the symbol before; -1: a character
+    for (size_t at = 0, len; at < s.len; at += len) {
+        int byte = (unsigned char)s.ptr[at];
+        int32_t id = byte < 0x80 ? -1 : bpe_chars_find(&b->chars, s, at, &len);
+        if (id < 0) {
+            id = b->byte_ids[byte];
+            len = 1;
+        } else {
+            byte = -1;
+        }
+        ids[n] = id;
+        if (n > 0)
+            ranks[n - 1] = last >= 0 && byte >= 0 ? b->byte_ranks[last * 256 + byte]
+                                                  : bpe_rank(b, ids[n - 1], id);
+        last = byte;
+        n++;
     }
-    for (size_t i = 0; i + 1 < n; i++)
-        p->level[0][i] = b->byte_ranks[s[i] * 256u + s[i + 1]];
+    return n;
+}
+
+/* The first symbols of a piece, linked, and the tree over the ranks of their pairs. block has room
+ * for piece.len positions (bpe_work_reserve). */
+static void bpe_piece_init(const Bpe *b, BpePiece *p, StrView piece, int32_t *block) {
+    p->ids = block;
+    p->level[0] = block + piece.len;
+    size_t n = bpe_piece_symbols(b, piece, p->ids, p->level[0]);
+    p->n = (int32_t)n;
+    p->size[0] = round_up_size(n, BPE_FAN);
     for (size_t i = n - 1; i < p->size[0]; i++)
         p->level[0][i] = BPE_NONE;
-    for (int k = 1; k < p->n_levels; k++) {
+    p->n_levels = 1;
+    while (p->size[p->n_levels - 1] > BPE_FAN) {
+        int k = p->n_levels++;
         size_t m = p->size[k - 1] / BPE_FAN;
+        CHECK(k < BPE_MAX_LEVELS);
+        p->size[k] = round_up_size(m, BPE_FAN);
+        p->level[k] = p->level[k - 1] + p->size[k - 1];
         for (size_t i = 0; i < m; i++)
             p->level[k][i] = bpe_min(p->level[k - 1] + i * BPE_FAN);
         for (size_t i = m; i < p->size[k]; i++)
             p->level[k][i] = BPE_NONE;
+    }
+    p->next = p->level[p->n_levels - 1] + p->size[p->n_levels - 1];
+    p->prev = p->next + n;
+    for (size_t i = 0; i < n; i++) {
+        p->next[i] = (int32_t)i + 1;
+        p->prev[i] = (int32_t)i - 1;
     }
 }
 
@@ -202,9 +282,11 @@ static void bpe_piece_merge(const Bpe *b, BpePiece *p, size_t at, int32_t id) {
 }
 
 Status bpe_encode(const Bpe *b, BpeWork *w, TokenIds *out, StrView piece, Err *err) {
-    BpePiece p = {0};
-    TRY(bpe_piece_init(&p, w, piece.len, err));
-    bpe_piece_fill(b, &p, (const unsigned char *)piece.ptr);
+    CHECK(piece.len >= 1 && piece.len <= LIMIT_TEXT_BYTES);
+    int32_t *block = NULL;
+    TRY(bpe_work_reserve(w, piece.len, &block, err));
+    BpePiece p;
+    bpe_piece_init(b, &p, piece, block);
     for (;;) {
         int32_t rank;
         size_t at = bpe_tree_first(&p, &rank);

@@ -11,7 +11,9 @@
 #include "base/limits.h"
 #include "base/status.h"
 #include "base/str.h"
+#include "bpe_chars.h"
 #include "token_ids.h"
+#include "vocab.h"
 
 #include <assert.h>
 #include <stdbool.h>
@@ -34,13 +36,14 @@ typedef struct Bpe {
     uint32_t max_merges;   // room
     int32_t *byte_ranks;   // [256 * 256] rank of a pair of byte tokens; INT32_MAX: none
     int32_t byte_ids[256]; // id of each byte's token
+    BpeChars chars;        // empty until bpe_learn_chars
 } Bpe;
 
 /* Working space of bpe_encode; may be used again and again. */
 typedef struct BpeWork {
     int32_t *heap; // space for long pieces; NULL: none yet
     size_t heap_cap;
-    int32_t small[4 * BPE_SMALL + 2 * BPE_FAN];
+    int32_t small[4 * BPE_SMALL + BPE_SMALL / 8 + (BPE_MAX_LEVELS + 1) * BPE_FAN];
 } BpeWork;
 
 /* An empty list with room for max_merges (<= BPE_MAX_MERGES).
@@ -56,6 +59,13 @@ bool bpe_add(Bpe *b, int32_t left, int32_t right, int32_t result);
 
 /* To be called once, after the last bpe_add and before the first bpe_encode. */
 void bpe_finish(Bpe *b);
+
+/* Lets pieces begin with whole characters where that gives the same ids; optional, after
+ * bpe_finish.
+ *
+ * v       the bytes of the ids that the merges name                 (in)
+ * Returns STATUS_MEMORY; the list then works as before. */
+NODISCARD Status bpe_learn_chars(Bpe *b, const Vocab *v, Err *err);
 
 /* Rank of the merge of two ids; INT32_MAX: they do not merge. */
 int32_t bpe_rank(const Bpe *b, int32_t left, int32_t right);

@@ -174,7 +174,7 @@ CoerceGuess coerce_guess(unsigned types, StrView head) {
         return COERCE_UNKNOWN;
     char c = s.ptr[0];
     if ((types & COERCE_OBJECT && c == '{') || (types & COERCE_ARRAY && c == '[') ||
-        (types & COERCE_INTEGER && (c == '-' || isdigit((unsigned char)c))))
+        (types & (COERCE_INTEGER | COERCE_NUMBER) && (c == '-' || isdigit((unsigned char)c))))
         return COERCE_UNKNOWN;
     if (s.len < COERCE_WORD) {
         if (types & COERCE_NULL &&
@@ -200,7 +200,7 @@ static bool coerce_fit(json_t **v, unsigned types) {
     switch (json_typeof(*v)) {
     case JSON_OBJECT: return types & COERCE_OBJECT;
     case JSON_ARRAY: return types & COERCE_ARRAY;
-    case JSON_INTEGER: return types & COERCE_INTEGER;
+    case JSON_INTEGER: return types & (COERCE_INTEGER | COERCE_NUMBER);
     case JSON_REAL: return types & COERCE_NUMBER;
     case JSON_TRUE:
     case JSON_FALSE: return types & COERCE_BOOLEAN;

@@ -339,14 +339,14 @@ static void parse_call_at(Parser *p, size_t i) {
     case PARSE_IN_NAME:
         if (c == '>')
             parse_call_begin(p, p->mark);
-        else if (c == '\n' || c == '<')
+        else if (c == '\n' || c == '<' || c == 0)
             parse_call_damage(p);
         break;
     case PARSE_IN_BODY: parse_call_body(p, i); break;
     case PARSE_IN_KEY:
         if (c == '>')
             parse_call_begin_value(p, i);
-        else if (c == '\n')
+        else if (c == '\n' || c == 0) // JSON readers refuse a zero byte in a key
             parse_call_rest(p, p->mark - parse_call_tags[1].text.len);
         break;
     case PARSE_IN_VALUE: parse_call_value(p, i); break;

@@ -70,6 +70,7 @@ static Status tokenizer_make(Tokenizer **out, TokenModel *model, Err *err) {
         t->kinds[added->items[i].id] =
             TOKENIZER_ADDED | (added->items[i].is_special ? TOKENIZER_SPECIAL : 0);
     TRY_GOTO(status, tokenizer_index_whole(&t->model, err));
+    TRY_GOTO(status, bpe_learn_chars(&t->model.bpe, &t->model.vocab, err));
     *out = t;
     return STATUS_OK;
 fail:

@@ -202,11 +202,6 @@ static inline uint4 load_once(const uint4 *p) { return *p; }
 static inline uint2 load_once(const uint2 *p) { return *p; }
 static inline void chain_wait() {}
 static inline void chain_next() {}
-static inline void sincos(double x, double *s, double *c) {
-    *s = std::sin(x);
-    *c = std::cos(x);
-}
-
 struct CudaLaunch;
 template <typename... P, typename... A>
 static cudaError_t start(const CudaLaunch *, void (*kernel)(P...), dim3 grid, int block,

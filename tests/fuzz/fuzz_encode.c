@@ -65,7 +65,7 @@ static void fuzz_merges(const uint8_t *pairs, size_t n_pairs, StrView text) {
     Bpe b;
     BpeWork w;
     TokenIds ids = {0};
-    if (n == 0)
+    if (n == 0 || n_pairs == 0)
         return;
     for (int32_t i = 0; i < 256; i++)
         byte_ids[i] = i;

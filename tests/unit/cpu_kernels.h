@@ -3,7 +3,8 @@
  * runs, buffers that end at a forbidden page, random numbers from a printed seed.
  *
  * Use:      for (size_t i = 0; i < kernel_tables(&t); i++) ... t.tables[i] ...
- * Owns:     guard_alloc's memory is freed by guard_free, which also looks at the canary before it. */
+ * Owns:     guard_alloc's memory is freed by guard_free, which also looks at the canary before it.
+ */
 #ifndef LILY_TESTS_CPU_KERNELS_H
 #define LILY_TESTS_CPU_KERNELS_H
 
@@ -56,7 +57,8 @@ typedef struct GuardHead {
 KERNEL_FN void *guard_alloc(size_t size) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     size_t body = round_up_size(size + sizeof(GuardHead) + 64, page);
-    uint8_t *map = mmap(NULL, body + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    uint8_t *map =
+        mmap(NULL, body + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     assert_true(map != MAP_FAILED);
     assert_int_equal(mprotect(map + body, page, PROT_NONE), 0);
     memset(map, 0xff, body);

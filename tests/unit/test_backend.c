@@ -113,6 +113,7 @@ typedef struct Bad {
     BatchSeq seqs[2];
     int32_t blocks[2][ORACLE_SEQ_BLOCKS];
     int32_t ids[96];
+    BatchSnap snap; // of the prefill
     Batch batch;
 } Bad;
 
@@ -127,6 +128,8 @@ static Bad good_batch(void) {
     t.seqs[1].sampler = 1;
     memcpy(t.blocks[0], a.blocks, sizeof a.blocks);
     memcpy(t.blocks[1], b.blocks, sizeof b.blocks);
+    t.snap = (BatchSnap){.pos = 64, .slot = 3};
+    t.seqs[0].n_snaps = 1;
     t.batch = (Batch){.n_seqs = 2, .n_rows = 71};
     return t;
 }
@@ -134,6 +137,7 @@ static Bad good_batch(void) {
 static Status submit(Backend *b, Bad *t, Err *bad) {
     t->seqs[0].blocks = t->blocks[0];
     t->seqs[1].blocks = t->blocks[1];
+    t->seqs[0].snaps = &t->snap;
     t->batch.seqs = t->seqs;
     t->batch.ids = t->ids;
     Status status = backend_submit(b, &t->batch, bad);
@@ -180,6 +184,15 @@ static void malformed_batches_are_refused_by_name(void **state) {
     REFUSED(t.seqs[0].slot = -1, "sequence 0: expected a state slot of the plan, found -1");
     REFUSED(t.seqs[0].slot = 4, "state slot of the plan, found 4");
     REFUSED(t.seqs[1].slot = 0, "sequence 1: expected a state slot of its own, found 0");
+    REFUSED(t.snap = ((BatchSnap){0, 2}), "snapshots at ascending multiples of 64");
+    REFUSED(t.snap = ((BatchSnap){32, 2}), "inside the step, found 32");
+    REFUSED(t.snap = ((BatchSnap){128, 2}), "inside the step, found 128");
+    REFUSED(t.snap = ((BatchSnap){64, 4}), "state slot of its own for a snapshot, found 4");
+    REFUSED(t.snap = ((BatchSnap){64, -1}), "state slot of its own for a snapshot, found -1");
+    REFUSED(t.snap = ((BatchSnap){64, 0}), "state slot of its own for a snapshot, found 0");
+    REFUSED(t.snap = ((BatchSnap){64, 1}), "sequence 1: expected a state slot of its own, found 1");
+    REFUSED(t.seqs[1].n_snaps = 1, "sequence 1: expected snapshots in prefill only, found 1");
+    REFUSED(t.seqs[0].n_snaps = -1, "snapshots in prefill only, found -1");
     REFUSED(t.seqs[0].sampler = -2, "sampler of the plan or -1, found -2");
     REFUSED(t.seqs[0].sampler = 4, "sampler of the plan or -1, found 4");
     REFUSED(t.seqs[1].sampler = 0, "sampler of its own, found 0");

@@ -160,6 +160,123 @@ static void test_random_merges_beside_the_plain_loop(void **state) {
     }
 }
 
+/* Letters of one to four bytes, some sharing their beginnings, and a lone byte of each kind. */
+static const char *const LETTERS[] = {"a",
+                                      " ",
+                                      "\xc3\xa9",
+                                      "\xc3\xaa",
+                                      "\xe4\xb8\xad",
+                                      "\xe4\xb8\xae",
+                                      "\xe4\xb9\xad",
+                                      "\xf0\x9f\x98\x80",
+                                      "\xf0\x9f\x98\x81",
+                                      "\xc3",
+                                      "\xb8"};
+
+static size_t random_letters(char *text, uint64_t key, size_t n, size_t n_kinds) {
+    size_t len = 0;
+    for (size_t i = 0; i < n; i++) {
+        const char *s = LETTERS[rng_u64(key, i) % n_kinds];
+        memcpy(text + len, s, strlen(s));
+        len += strlen(s);
+    }
+    return len;
+}
+
+static size_t plain_text(int32_t *ids, const char *text, size_t n, const Pair *pairs,
+                         uint32_t n_pairs) {
+    for (size_t i = 0; i < n; i++)
+        ids[i] = (unsigned char)text[i];
+    return plain_encode(ids, n, pairs, n_pairs);
+}
+
+/* A list that merges neighbours as they stand in random texts; each goes to a random place of the
+ * list, so that merges inside a character may come before or behind those that need it whole. */
+static uint32_t text_pairs(Pair *pairs, uint64_t key, uint32_t n_wanted) {
+    uint32_t n = 0;
+    for (uint64_t i = 0; n < n_wanted && i < 10 * n_wanted; i++) {
+        char text[64];
+        int32_t ids[64];
+        size_t len = random_letters(text, key + 7 * i, 10, i % 4 ? 9 : COUNT_OF(LETTERS));
+        size_t n_ids = plain_text(ids, text, len, pairs, n);
+        if (n_ids < 2)
+            continue;
+        size_t at = (size_t)rng_u64(key + 1, i) % (n_ids - 1);
+        uint32_t place = rng_u64(key + 2, i) % 3 ? n : (uint32_t)(rng_u64(key + 3, i) % (n + 1));
+        memmove(pairs + place + 1, pairs + place, (n - place) * sizeof *pairs);
+        pairs[place] = (Pair){ids[at], ids[at + 1], 256 + (int32_t)n};
+        n++;
+    }
+    return n;
+}
+
+/* The vocabulary that the pairs stand for. */
+static void make_vocab(Vocab *v, const Pair *pairs, uint32_t n) {
+    assert_int_equal(vocab_init(v, 256 + N_MERGES, NULL), STATUS_OK);
+    for (int b = 0; b < 256; b++) {
+        char byte = (char)b;
+        assert_int_equal(vocab_set(v, b, str_view(&byte, 1), NULL), STATUS_OK);
+    }
+    for (uint32_t made = 0; made < n;) {
+        uint32_t before = made;
+        for (uint32_t i = 0; i < n; i++) {
+            StrView left = vocab_bytes(v, pairs[i].left), right = vocab_bytes(v, pairs[i].right);
+            if (vocab_bytes(v, pairs[i].result).len || !left.len || !right.len)
+                continue;
+            StrBuf both = {0};
+            strbuf_append_view(&both, left);
+            strbuf_append_view(&both, right);
+            assert_int_equal(vocab_set(v, pairs[i].result, strbuf_view(&both), NULL), STATUS_OK);
+            strbuf_fini(&both);
+            made++;
+        }
+        assert_true(made > before);
+    }
+}
+
+/* Beginning with whole characters gives what beginning with bytes gives, whatever the merges. */
+static void test_whole_characters_change_nothing(void **state) {
+    UNUSED(state);
+    static Pair pairs[N_MERGES];
+    uint64_t seed = (uint64_t)clock_now_ns();
+    size_t n_used = 0, n_late = 0, n_guards = 0;
+    print_message("seed %llu\n", (unsigned long long)seed);
+    for (uint64_t round = 0; round < 400; round++) {
+        uint32_t n_pairs = text_pairs(pairs, seed + 1000 * round, 5 + (uint32_t)(round % 40));
+        Bpe b;
+        Vocab v;
+        BpeWork w;
+        TokenIds out = {0};
+        make(&b, pairs, n_pairs);
+        make_vocab(&v, pairs, n_pairs);
+        assert_int_equal(bpe_learn_chars(&b, &v, NULL), STATUS_OK);
+        for (size_t i = 0; i < b.chars.n_slots; i++) {
+            n_used += b.chars.slots[i].c && b.chars.slots[i].id >= 0;
+            n_late += b.chars.slots[i].c && b.chars.slots[i].id < 0;
+        }
+        for (size_t i = 0; i < sizeof b.chars.guards; i++)
+            n_guards += b.chars.guards[i] != 0;
+        bpe_work_init(&w);
+        for (uint64_t k = 0; k < 40; k++) {
+            char text[4 * 30];
+            int32_t plain[4 * 30];
+            size_t n =
+                random_letters(text, seed + 1000 * round + k, 30, k % 4 ? 9 : COUNT_OF(LETTERS));
+            size_t n_plain = plain_text(plain, text, n, pairs, n_pairs);
+            out.n = 0;
+            assert_int_equal(bpe_encode(&b, &w, &out, str_view(text, n), NULL), STATUS_OK);
+            if (out.n != n_plain || memcmp(out.ids, plain, n_plain * sizeof *plain) != 0)
+                fail_msg("round %llu, text %llu: %zu ids, expected %zu", (unsigned long long)round,
+                         (unsigned long long)k, out.n, n_plain);
+        }
+        bpe_work_fini(&w);
+        bpe_fini(&b);
+        vocab_fini(&v);
+        token_ids_fini(&out);
+    }
+    assert_true(n_used > 100 && n_late > 20 && n_guards > 100); // each rule was needed
+}
+
 /* Powers of two of one letter: lengths that need every level of the tree up to a million. */
 static void test_a_million_of_one_letter(void **state) {
     UNUSED(state);
@@ -223,6 +340,7 @@ int main(void) {
         cmocka_unit_test(test_ranks_may_go_back),
         cmocka_unit_test(test_a_pair_counts_once),
         cmocka_unit_test(test_random_merges_beside_the_plain_loop),
+        cmocka_unit_test(test_whole_characters_change_nothing),
         cmocka_unit_test(test_a_million_of_one_letter),
         cmocka_unit_test(test_every_allocation_may_fail),
     };

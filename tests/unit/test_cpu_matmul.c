@@ -123,7 +123,8 @@ static void check(const Case *c, const MatmulKernels *t, int phase, const float 
     free(one);
 }
 
-static void sweep(Random *r, float size, float scale_size, void (*shape)(Random *, float *, int32_t)) {
+static void sweep(Random *r, float size, float scale_size,
+                  void (*shape)(Random *, float *, int32_t)) {
     static const int32_t ns[] = {1, 15, 16, 17, 47, 64, 80, 96}, groups[] = {1, 2, 3, 5};
     KernelTables t = kernel_tables(false);
     for (size_t a = 0; a < COUNT_OF(ns); a++)

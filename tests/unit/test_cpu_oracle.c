@@ -82,8 +82,10 @@ static void taps_show_the_residual_stream(void **state) {
             bool is_norm = layer == f->o.c->n_layers;
             char name[32];
             snprintf(name, sizeof name, "layer.%d.out", layer);
-            float *want = oracle_f32(
-                f->o.layers, &n, layer < 0 ? "embed" : is_norm ? "final_norm" : name);
+            float *want = oracle_f32(f->o.layers, &n,
+                                     layer < 0 ? "embed"
+                                     : is_norm ? "final_norm"
+                                               : name);
             const struct OracleValue *v =
                 oracle_trace_find(&trace, is_norm ? "final_norm" : "out", layer, 0);
             assert_non_null(v);
@@ -180,7 +182,7 @@ static void greedy_steps_choose_the_reference_ids(void **state) {
 
 #define BOTH(test)                                                                                 \
     {#test " tiny-a", test, setup_a, teardown, NULL}, {                                            \
-        #test " tiny-b", test, setup_b, teardown, NULL                                             \
+#test " tiny-b", test, setup_b, teardown, NULL                                             \
     }
 
 int main(void) {

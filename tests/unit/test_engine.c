@@ -2,7 +2,7 @@
 /* test_engine.c - the scheduler over a small random model: an answer does not depend on who else is
  * there, ends come where they should, everything is given back.
  *
- * Path:     make unit; the backend is `ref` unless LILY_TEST_BACKEND names another.
+ * Path:     make unit; the backend is `cpu` unless LILY_TEST_BACKEND names another.
  * Owns:     one model for all tests.  Thread: one, and the backend's. */
 #include "base/mem.h"
 #include "base/rng.h"
@@ -45,7 +45,7 @@ static SeqSink sink_of(Seen *s) { return (SeqSink){see_token, see_end, s}; }
 
 static BackendKind kind_under_test(void) {
     const char *name = getenv("LILY_TEST_BACKEND");
-    return name ? backend_kind_find(name) : BACKEND_REF;
+    return name ? backend_kind_find(name) : BACKEND_CPU;
 }
 
 static Engine *open_engine(int32_t ctx, int32_t max_seqs, int32_t chunk, int32_t depth) {
@@ -372,6 +372,181 @@ static void test_a_decode_step_allocates_nothing(void **state) {
     engine_close(e);
 }
 
+/* ---- prefix cache and preemption ---- */
+
+static Engine *open_cached(int32_t ctx, int32_t max_seqs, int32_t cache_slots, bool exact) {
+    Engine *e = NULL;
+    Err err = {0};
+    EngineOptions o = {.kind = kind_under_test(),
+                       .n_threads = 2,
+                       .ctx_tok = ctx,
+                       .max_seqs = max_seqs,
+                       .chunk_tok = 256,
+                       .cache_slots = cache_slots,
+                       .is_cache_exact = exact};
+    if (engine_open(&e, weights, &o, NULL, NULL, &err) != STATUS_OK)
+        fail_msg("%s", err.text);
+    return e;
+}
+
+/* Runs ids to the end of a short answer; returns the tokens that were cached. */
+static int32_t ask(Engine *e, const int32_t *ids, int32_t n, int32_t max_tokens, Seen *seen) {
+    Err err = {0};
+    uint64_t before = engine_figures(e).n_cached_tok;
+    *seen = (Seen){0};
+    SeqRequest r = {.ids = ids, .n_ids = n, .max_tokens = max_tokens};
+    assert_int_equal(engine_add(e, &r, sink_of(seen), NULL, &err), STATUS_OK);
+    run_until_idle(e);
+    assert_int_equal(seen->end, SEQ_LENGTH);
+    return (int32_t)(engine_figures(e).n_cached_tok - before);
+}
+
+static void test_C44_C48_a_cached_prompt_answers_bit_for_bit_as_a_cold_one(void **state) {
+    UNUSED(state);
+    enum { N = 900 };
+    int32_t ids[N], vocab = weights_config(weights)->vocab;
+    static Seen cold, warm;
+    for (int32_t i = 0; i < N; i++)
+        ids[i] = (int32_t)(rng_u64(9, (uint64_t)i) % (uint64_t)vocab);
+    static const int32_t lengths[] = {900, 899, 897, 896, 833, 700, 200, 130, 65};
+    Engine *cached = open_cached(4096, 1, 24, true);
+    (void)ask(cached, ids, 640, 4, &warm);
+    for (size_t i = 0; i < COUNT_OF(lengths); i++) {
+        Engine *plain = open_cached(4096, 1, 0, false);
+        assert_int_equal(ask(plain, ids, lengths[i], 12, &cold), 0);
+        engine_close(plain);
+        (void)ask(cached, ids, lengths[i], 12, &warm);
+        assert_same(&cold, &warm);
+        int32_t n = ask(cached, ids, lengths[i], 12, &warm); // now its own snapshot is there
+        assert_int_equal(n, (lengths[i] - 1) / 64 * 64);
+        assert_same(&cold, &warm);
+    }
+    engine_close(cached);
+}
+
+static void test_C44_a_growing_conversation_reads_only_what_is_new(void **state) {
+    UNUSED(state);
+    enum { TURNS = 12, GROW = 150 };
+    int32_t ids[TURNS * GROW + 400], n = 400, vocab = weights_config(weights)->vocab;
+    for (size_t i = 0; i < COUNT_OF(ids); i++)
+        ids[i] = (int32_t)(rng_u64(10, i) % (uint64_t)vocab);
+    Engine *e = open_cached(4096, 2, 16, true);
+    static Seen seen;
+    for (int turn = 0; turn < TURNS; turn++, n += GROW) {
+        int32_t cached = ask(e, ids, n, 3, &seen);
+        if (turn)
+            assert_int_equal(cached, (n - GROW - 1) / 64 * 64);
+    }
+    engine_close(e);
+}
+
+static void test_states_that_decode_made_are_reused_unless_exact(void **state) {
+    UNUSED(state);
+    int32_t ids[400];
+    static Seen first, again;
+    for (int exact = 0; exact < 2; exact++) {
+        Engine *e = open_cached(2048, 1, 8, exact);
+        int32_t n = prompt_of(4, ids); // 130 tokens
+        assert_int_equal(n, 130);
+        (void)ask(e, ids, n, 100, &first);
+        memcpy(ids + n, first.ids, 100 * sizeof *ids); // the answer comes back in the next prompt
+        int32_t cached = ask(e, ids, n + 100, 4, &again);
+        assert_int_equal(cached, exact ? 128 : 192);
+        assert_int_equal(engine_figures(e).n_decode_made_hits, !exact);
+        engine_close(e);
+    }
+}
+
+static void test_equal_prompts_at_once_are_read_once(void **state) {
+    UNUSED(state);
+    enum { N = 4 };
+    static Seen seen[N], single;
+    alone(6, 12, &single); // greedy, 200 tokens
+    memset(seen, 0, sizeof seen);
+    Engine *e = open_cached(4096, N, 8, true);
+    for (int i = 0; i < N; i++)
+        add(e, 6, 12, &seen[i], NULL);
+    run_until_idle(e);
+    for (int i = 0; i < N; i++)
+        assert_same(&single, &seen[i]);
+    assert_int_equal(engine_figures(e).n_cached_tok, (N - 1) * 192);
+    engine_close(e);
+}
+
+static void test_running_out_of_blocks_preempts_and_goes_on_exactly(void **state) {
+    UNUSED(state);
+    enum { N = 4 };
+    static Seen seen[N], single[N];
+    for (int i = 0; i < N; i++)
+        alone(i, 120, &single[i]);
+    for (int slots = 0; slots <= 4; slots += 4) {
+        Engine *e = open_cached(256, N, slots, true); // four blocks for up to ten
+        memset(seen, 0, sizeof seen);
+        for (int i = 0; i < N; i++)
+            add(e, i, 120, &seen[i], NULL);
+        run_until_idle(e);
+        assert_true(engine_figures(e).n_preempted > 0);
+        for (int i = 0; i < N; i++)
+            assert_same(&single[i], &seen[i]);
+        assert_int_equal(engine_figures(e).n_blocks_free + engine_figures(e).prefix.n_nodes, 4);
+        engine_close(e);
+    }
+}
+
+static void test_spaces_are_private(void **state) {
+    UNUSED(state);
+    int32_t ids[300];
+    static Seen seen;
+    Engine *e = open_cached(2048, 1, 8, true);
+    int32_t n = prompt_of(6, ids);
+    Err err = {0};
+    for (uint64_t space = 1; space <= 2; space++) {
+        seen = (Seen){0};
+        SeqRequest r = {.ids = ids, .n_ids = n, .max_tokens = 2, .space = space};
+        assert_int_equal(engine_add(e, &r, sink_of(&seen), NULL, &err), STATUS_OK);
+        run_until_idle(e);
+        assert_int_equal(engine_figures(e).n_cached_tok, 0);
+    }
+    engine_close(e);
+}
+
+/* Random arrivals, cancels and steps: nothing is lost, blocks and slots all come back. */
+static void test_random_arrivals_and_cancels(void **state) {
+    UNUSED(state);
+    const uint64_t seed = 5150;
+    print_message("seed %llu\n", (unsigned long long)seed);
+    enum { N = 60 };
+    static Seen seen[N];
+    static Seq *seqs[N];
+    memset(seen, 0, sizeof seen);
+    Engine *e = open_cached(512, 3, 5, false);
+    uint64_t at = 0;
+    for (int i = 0; i < N;) {
+        uint64_t what = rng_u64(seed, at++) % 4;
+        if (what < 2) {
+            int prompt = (int)(rng_u64(seed, at++) % 10);
+            int32_t max_tokens = 1 + (int32_t)(rng_u64(seed, at++) % 40);
+            add(e, prompt, max_tokens, &seen[i], &seqs[i]);
+            i++;
+        } else if (what == 2 && i > 0) {
+            int j = (int)(rng_u64(seed, at++) % (uint64_t)i);
+            if (seen[j].n_ends == 0)
+                engine_cancel(e, seqs[j]);
+        }
+        for (int k = (int)(rng_u64(seed, at++) % 3); k > 0; k--)
+            engine_step(e, NULL);
+        EngineFigures f = engine_figures(e);
+        assert_true(f.n_blocks_free >= 0 && f.n_blocks_free <= f.n_blocks && f.n_active <= 3);
+    }
+    run_until_idle(e);
+    for (int i = 0; i < N; i++)
+        assert_int_equal(seen[i].n_ends, 1);
+    EngineFigures f = engine_figures(e);
+    assert_int_equal(f.n_active + f.n_waiting, 0);
+    assert_int_equal(f.n_blocks_free + f.prefix.n_nodes, f.n_blocks);
+    engine_close(e);
+}
+
 static int open_model(void **state) {
     UNUSED(state);
     Err err = {0};
@@ -401,6 +576,13 @@ int main(void) {
         cmocka_unit_test(test_a_plan_that_does_not_fit_is_refused),
         cmocka_unit_test(test_every_allocation_failing),
         cmocka_unit_test(test_a_decode_step_allocates_nothing),
+        cmocka_unit_test(test_C44_C48_a_cached_prompt_answers_bit_for_bit_as_a_cold_one),
+        cmocka_unit_test(test_C44_a_growing_conversation_reads_only_what_is_new),
+        cmocka_unit_test(test_states_that_decode_made_are_reused_unless_exact),
+        cmocka_unit_test(test_equal_prompts_at_once_are_read_once),
+        cmocka_unit_test(test_running_out_of_blocks_preempts_and_goes_on_exactly),
+        cmocka_unit_test(test_spaces_are_private),
+        cmocka_unit_test(test_random_arrivals_and_cancels),
     };
     return cmocka_run_group_tests(tests, open_model, close_model);
 }

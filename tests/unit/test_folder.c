@@ -665,6 +665,38 @@ static void all_faults_are_collected(void **state) {
     case_close(&c);
 }
 
+/* Where memory is short pages are dropped on the way, again and again: the same rows come back. */
+static void rows_stay_when_pages_are_dropped(void **state) {
+    UNUSED(state);
+    Folder *f = NULL;
+    assert_int_equal(folder_open(&f, ORACLE, NULL, NULL, NULL), STATUS_OK);
+    WeightsSource source;
+    folder_source(&source);
+    enum { ROWS = 16 * 64, WORDS = ROWS * 24, GROUPS = ROWS * 3 };
+    uint32_t *q = mem_alloc(2 * WORDS * sizeof *q);
+    uint16_t *scale = mem_alloc(2 * GROUPS * sizeof *scale),
+             *bias = mem_alloc(2 * GROUPS * sizeof *bias);
+    const uint64_t n_bytes = WORDS * 4 + GROUPS * 4;
+    int n = (int)(600000000 / n_bytes); // twice 256 MB and a rest
+    for (int i = 0; i < n; i++) {
+        int half = i > 0;
+        f->is_cache_dropped = half;
+        assert_int_equal(source.read_quant(f, SLOT_EXPERT_GATE, 7, 0, ROWS, q + half * WORDS,
+                                           scale + half * GROUPS, bias + half * GROUPS, NULL),
+                         STATUS_OK);
+        if (i % 100 == 1 || i == n - 1) {
+            assert_memory_equal(q, q + WORDS, WORDS * sizeof *q);
+            assert_memory_equal(scale, scale + GROUPS, GROUPS * sizeof *scale);
+            assert_memory_equal(bias, bias + GROUPS, GROUPS * sizeof *bias);
+        }
+    }
+    assert_true(atomic_load(&f->n_bytes_read) == (uint64_t)(n - 1) * n_bytes);
+    mem_free(q);
+    mem_free(scale);
+    mem_free(bias);
+    source.close(f);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(undamaged_copy_opens),
@@ -676,6 +708,7 @@ int main(void) {
         cmocka_unit_test(no_such_folder),
         cmocka_unit_test(folder_without_permission),
         cmocka_unit_test(all_faults_are_collected),
+        cmocka_unit_test(rows_stay_when_pages_are_dropped),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

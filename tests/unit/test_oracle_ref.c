@@ -41,12 +41,12 @@ static int teardown(void **state) {
     return 0;
 }
 
-static void prompts_give_the_reference_logits_gaps_and_nll(void **state) {
+static void c6_prompts_of_1_to_517_give_the_reference_logits_gaps_and_nll(void **state) {
     Fixture *f = *state;
     oracle_check_prompts(&f->o, &f->d, &f->t);
 }
 
-static void prompts_of_three_and_four_give_the_first_rows_of_five(void **state) {
+static void c6_prompts_of_three_and_four_give_the_first_rows_of_five(void **state) {
     Fixture *f = *state;
     oracle_check_short_prompts(&f->o, &f->d, &f->t);
 }
@@ -77,8 +77,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         BOTH(every_traced_value_agrees),
         BOTH(states_after_65_agree),
-        BOTH(prompts_of_three_and_four_give_the_first_rows_of_five),
-        BOTH(prompts_give_the_reference_logits_gaps_and_nll),
+        BOTH(c6_prompts_of_three_and_four_give_the_first_rows_of_five),
+        BOTH(c6_prompts_of_1_to_517_give_the_reference_logits_gaps_and_nll),
         BOTH(greedy_continuations_agree),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

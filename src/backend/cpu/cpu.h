@@ -123,7 +123,7 @@ typedef struct Cpu {
     CpuDone done[BATCH_IN_FLIGHT];  // step i in entry i % BATCH_IN_FLIGHT
     uint64_t n_submitted, n_waited; // steps
     int32_t *last_ids;              // [max_seqs] sampled by the step submitted last
-    uint64_t n_expert_reads; // distinct (layer, expert) of a step, over all steps
+    uint64_t n_expert_reads;        // distinct (layer, expert) of a step, over all steps
 } Cpu;
 
 /* Units [first, end) of a list. */
@@ -178,8 +178,8 @@ size_t cpu_gdn_scratch_floats(const Cpu *b);
  *
  * proj  [m][proj_width] first row's projections
  * out   first row's prepared inner row, rows inner_bytes apart
- * phase decode: token by token (m is 1); prefill: in chunks of 64 */
-void cpu_gdn_head(const Cpu *b, CpuMember *me, BatchPhase phase, const CpuLayer *l, int32_t slot,
+ * seq   decode: token by token (m is 1); prefill: in chunks of 64, snapshots taken between them */
+void cpu_gdn_head(const Cpu *b, CpuMember *me, const BatchSeq *seq, const CpuLayer *l,
                   int32_t key_head, const float *proj, uint8_t *out, int32_t m);
 
 /* ---- cpu_attn.c: attention between its projections ---- */

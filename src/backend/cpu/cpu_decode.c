@@ -76,8 +76,8 @@ static void hand_gdn(Hand *h) {
     Span jobs = cpu_share_even(h->n_rows * heads, h->member, h->n_members);
     for (int32_t job = jobs.first; job < jobs.end; job++) {
         int32_t row = job / heads;
-        cpu_gdn_head(b, h->me, PHASE_DECODE, h->l, b->batch->seqs[pass->rows[row].seq].slot,
-                     job % heads, b->s.proj + (size_t)row * (size_t)b->proj_width,
+        cpu_gdn_head(b, h->me, &b->batch->seqs[pass->rows[row].seq], h->l, job % heads,
+                     b->s.proj + (size_t)row * (size_t)b->proj_width,
                      b->s.inner + (size_t)row * b->inner_bytes, 1);
     }
 }

@@ -133,11 +133,36 @@ static void head_value(const Cpu *b, CpuMember *me, const Head *h, Chunk *work, 
     UNUSED(me);
 }
 
-void cpu_gdn_head(const Cpu *b, CpuMember *me, BatchPhase phase, const CpuLayer *l, int32_t slot,
+/* Leaves the windows of a key head's channels as they are behind m rows in h->slot. */
+static void head_keep(const Cpu *b, const Head *h, int32_t key_head, int32_t m) {
+    int32_t share = b->c.n_gdn_value_heads / b->c.n_gdn_key_heads;
+    int32_t kd = config_gdn_key_dim(&b->c);
+    Channels q = head_channels(b, h, key_head * W), k = head_channels(b, h, kd + key_head * W);
+    channels_keep(&q, m);
+    channels_keep(&k, m);
+    for (int32_t i = 0; i < share; i++) {
+        Channels v = head_channels(b, h, 2 * kd + (key_head * share + i) * W);
+        channels_keep(&v, m);
+    }
+}
+
+/* Copies a key head's part of the state, as it is behind m rows, to the snapshot's slot. */
+static void head_snap(const Cpu *b, const Head *h, int32_t to, int32_t key_head, int32_t m) {
+    int32_t share = b->c.n_gdn_value_heads / b->c.n_gdn_key_heads;
+    size_t first = (size_t)(key_head * share) * STATE_ELEMENTS;
+    memcpy(cpu_state(b, h->l, to) + first, cpu_state(b, h->l, h->slot) + first,
+           (size_t)share * STATE_ELEMENTS * sizeof(float));
+    Head copy = *h;
+    copy.slot = to;
+    head_keep(b, &copy, key_head, m); // m >= 64: reads nothing of the slot's old window
+}
+
+void cpu_gdn_head(const Cpu *b, CpuMember *me, const BatchSeq *seq, const CpuLayer *l,
                   int32_t key_head, const float *proj, uint8_t *out, int32_t m) {
     Chunk *work = (Chunk *)me->gdn;
-    Head h = {l, slot, proj, b->proj_width};
-    int32_t share = b->c.n_gdn_value_heads / b->c.n_gdn_key_heads;
+    BatchPhase phase = seq->phase;
+    Head h = {l, seq->slot, proj, b->proj_width};
+    int32_t share = b->c.n_gdn_value_heads / b->c.n_gdn_key_heads, n_taken = 0;
     Channels q = head_channels(b, &h, key_head * W);
     Channels k = head_channels(b, &h, config_gdn_key_dim(&b->c) + key_head * W);
     for (int32_t t0 = 0; t0 < m; t0 += C) {
@@ -150,12 +175,8 @@ void cpu_gdn_head(const Cpu *b, CpuMember *me, BatchPhase phase, const CpuLayer 
             b->k.recur.gram(work->kk, work->qk, work->q, work->k, n, work->kernel);
         for (int32_t i = 0; i < share; i++)
             head_value(b, me, &h, work, phase, key_head * share + i, t0, n, out);
+        if (n_taken < seq->n_snaps && seq->pos0 + t0 + n == seq->snaps[n_taken].pos)
+            head_snap(b, &h, seq->snaps[n_taken++].slot, key_head, t0 + n);
     }
-    channels_keep(&q, m);
-    channels_keep(&k, m);
-    for (int32_t i = 0; i < share; i++) {
-        Channels v =
-            head_channels(b, &h, 2 * config_gdn_key_dim(&b->c) + (key_head * share + i) * W);
-        channels_keep(&v, m);
-    }
+    head_keep(b, &h, key_head, m);
 }

@@ -122,8 +122,8 @@ static void gdn_job(void *ctx, int64_t job, int member) {
     Cpu *b = run->b;
     int32_t seq = (int32_t)(job / b->c.n_gdn_key_heads);
     Span rows = pass_rows(run->pass, seq);
-    cpu_gdn_head(b, &b->members[member], PHASE_PREFILL, run->l,
-                 b->batch->seqs[run->pass->seqs[seq]].slot, (int32_t)(job % b->c.n_gdn_key_heads),
+    cpu_gdn_head(b, &b->members[member], &b->batch->seqs[run->pass->seqs[seq]], run->l,
+                 (int32_t)(job % b->c.n_gdn_key_heads),
                  b->s.proj + (size_t)rows.first * (size_t)b->proj_width,
                  b->s.inner + (size_t)rows.first * b->inner_bytes, rows.end - rows.first);
 }

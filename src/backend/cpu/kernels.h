@@ -160,4 +160,10 @@ void attn_generic_init(AttnKernels *t, bool is_f32_kv);
 void recur_generic_init(RecurKernels *t);
 void elem_generic_init(ElemKernels *t);
 
+/* AVX-512 (F, BW, DQ, VL, VNNI, BF16), on x86-64 alone. attn: bf16 caches only. */
+void matmul_avx512_init(MatmulKernels *t);
+void attn_avx512_init(AttnKernels *t);
+void recur_avx512_init(RecurKernels *t);
+void elem_avx512_init(ElemKernels *t);
+
 #endif

@@ -236,9 +236,19 @@ static void gdn_conv_row(void *ctx, int64_t row, int member) {
     }
 }
 
+/* The windows of snapshots: the three raw rows before each. */
+static void gdn_snap_windows(Ref *r, const BatchSeq *s) {
+    int64_t cc = config_conv_dim(&r->c);
+    for (int32_t i = 0; i < s->n_snaps; i++)
+        memcpy(slot_window(r, s->snaps[i].slot, r->place[r->layer_no]),
+               r->qkv + (s->row0 + s->snaps[i].pos - s->pos0 - (CONV_TAPS - 1)) * cc,
+               (size_t)cc * (CONV_TAPS - 1) * sizeof(Real));
+}
+
 /* The new window: the last three raw rows of the old window followed by the step's rows. */
 static void gdn_move_window(Ref *r, const BatchSeq *s) {
     int64_t cc = config_conv_dim(&r->c);
+    gdn_snap_windows(r, s);
     Real *window = slot_window(r, s->slot, r->place[r->layer_no]);
     for (int64_t i = 0; i < CONV_TAPS - 1; i++) { // a row moves down or stays: ascending is safe
         int64_t from = s->n_rows + i - (CONV_TAPS - 1); // row of the step; < 0: of the old window
@@ -301,7 +311,11 @@ static void gdn_recur_head(void *ctx, int64_t job, int member) {
     int64_t kd = config_gdn_key_dim(&r->c), vd = config_gdn_value_dim(&r->c);
     const BatchSeq *s = &r->batch->seqs[job / n_heads];
     Real *state = slot_state(r, s->slot, r->place[r->layer_no]) + head * STATE;
+    int32_t n_taken = 0; // snapshots
     for (int64_t row = s->row0; row < s->row0 + s->n_rows; row++) {
+        if (n_taken < s->n_snaps && s->pos0 + row - s->row0 == s->snaps[n_taken].pos)
+            memcpy(slot_state(r, s->snaps[n_taken++].slot, r->place[r->layer_no]) + head * STATE,
+                   state, STATE * sizeof(Real));
         int64_t key = row * kd + key_head * GDN_HEAD, value = row * vd + head * GDN_HEAD;
         const Real *v = r->conv + row * (2 * kd + vd) + 2 * kd + head * GDN_HEAD;
         gdn_token(state, r->delta + value, r->gdn_q + key, r->gdn_k + key, v,

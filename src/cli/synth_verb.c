@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* synth.c - the verb `synth`: writes a random checkpoint, then runs it once to show that its
+/* synth_verb.c - the verb `synth`: writes a random checkpoint, then runs it once to show that its
  * experts are used as evenly as a trained model's.
  *
  * Path:     synth_write.h writes; single.h runs PROBE random ids with a tap on the router.

@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+/* sched.c - which sequences run, which rows of them make up the next step, and what is kept of
+ * them.
+ *
+ * Path:     engine_step -> sched_admit -> sched_build -> backend -> sched_submitted, sched_settle.
+ * Owns:     nothing of its own.  Thread: engine.
+ * Not here: delivery of ids (engine.c), the tree of cached prefixes (prefix.c). */
+#include "engine/seq.h"
+
+#include "base/checked.h"
+#include "base/clock.h"
+
+#include <string.h>
+
+enum {
+    SNAP_EVERY = 2048, // tokens between snapshots inside a long prompt: 61 MB for 40 MB of KV
+};
+
+/* ---- admission ---- */
+
+static int32_t seq_blocks_for(int32_t n_tok) { return div_up_i32(n_tok, KV_BLOCK); }
+
+/* Takes blocks for positions below n_tok, evicting cached prefixes; false: there are too few. */
+static bool sched_take_blocks(Engine *e, Seq *seq, int32_t n_tok) {
+    int32_t n = seq_blocks_for(n_tok) - seq->n_blocks;
+    if (n <= 0)
+        return true;
+    if (e->blocks.n_free < n && !prefix_make_room(e->prefix, n))
+        return false;
+    CHECK(blocks_take(&e->blocks, seq->blocks + seq->n_blocks, n));
+    seq->n_blocks += n;
+    return true;
+}
+
+static int32_t sched_n_active(const Engine *e, uint64_t client) {
+    int32_t n = 0;
+    for (int32_t i = 0; i < e->plan.max_seqs; i++)
+        n += e->active[i] && e->active[i]->client == client;
+    return n;
+}
+
+/* An active sequence that is still reading the very same prompt: what it reads will be found. */
+static bool sched_is_being_read(const Engine *e, const Seq *seq) {
+    if (prefix_figures(e->prefix).n_slots == 0 || seq->n_prompt <= KV_BLOCK)
+        return false;
+    for (int32_t i = 0; i < e->plan.max_seqs; i++) {
+        const Seq *a = e->active[i];
+        if (a && !a->is_cancelled && a->space == seq->space && a->n_known == a->n_prompt &&
+            a->n_prompt == seq->n_prompt &&
+            memcmp(a->ids, seq->ids, (size_t)seq->n_prompt * sizeof *seq->ids) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Whom to admit next: of those who wait, the first of the client with the fewest active. */
+static Seq *sched_choose(const Engine *e) {
+    Seq *best = NULL;
+    int32_t fewest = 0;
+    for (Seq *s = e->first_waiting; s; s = s->next) {
+        int32_t n = sched_n_active(e, s->client);
+        if ((!best || n < fewest) && !sched_is_being_read(e, s)) {
+            best = s;
+            fewest = n;
+        }
+    }
+    return best;
+}
+
+/* Copies the longest cached beginning into the sequence's slot and takes the prompt's blocks; false
+ * (nothing taken) when there are too few blocks. */
+static bool sched_place(Engine *e, Seq *seq, int32_t slot) {
+    PrefixHit hit = {.slot = -1, .miss = PREFIX_OFF};
+    CHECK(seq->n_blocks == 0);
+    if (e->options.cache_slots)
+        prefix_find(e->prefix, seq->space, seq->ids, seq->n_prompt, e->options.is_cache_exact,
+                    seq->blocks, &hit);
+    seq->n_blocks = hit.n_tok / KV_BLOCK;
+    // The copy comes first: making room may evict the very snapshot.
+    if (hit.slot >= 0)
+        backend_slot_copy(e->backend, slot, hit.slot);
+    if (!sched_take_blocks(e, seq, seq->n_prompt)) {
+        for (int32_t i = 0; i < seq->n_blocks; i++)
+            blocks_release(&e->blocks, seq->blocks[i]);
+        seq->n_blocks = 0;
+        return false;
+    }
+    seq->n_done = hit.n_tok;
+    seq->figures.n_cached = hit.n_tok;
+    seq->figures.miss = hit.miss;
+    seq->figures.n_shared = hit.n_shared;
+    e->figures.n_prompt_tok += (uint64_t)seq->n_prompt;
+    e->figures.n_cached_tok += (uint64_t)hit.n_tok;
+    e->figures.n_decode_made_hits += hit.slot >= 0 && hit.is_decode_made;
+    e->figures.n_miss[hit.miss]++;
+    return true;
+}
+
+void sched_admit(Engine *e) {
+    for (int32_t slot = 0; slot < e->plan.max_seqs; slot++) {
+        if (e->active[slot])
+            continue;
+        Seq *seq = sched_choose(e);
+        if (!seq || !sched_place(e, seq, slot))
+            return;
+        engine_unlink(e, seq);
+        seq->slot = slot;
+        seq->state = STATE_ACTIVE;
+        e->active[slot] = seq;
+        if (seq->figures.admitted_ns == 0)
+            seq->figures.admitted_ns = clock_now_ns();
+        Err err = {0};
+        if (backend_sampler_set(e->backend, slot, &seq->sample, seq->ids, seq->n_prompt,
+                                seq->n_known - seq->n_prompt, &err) != STATUS_OK)
+            engine_end(e, seq, SEQ_FAILED, &err);
+    }
+}
+
+/* Sends the sequence that was admitted last back to the head of the queue, to be read again when
+ * there is room; false: nobody can be sent back. `keep` stays. */
+static bool sched_preempt(Engine *e, const Seq *keep) {
+    Seq *victim = NULL;
+    for (int32_t i = 0; i < e->plan.max_seqs; i++) {
+        Seq *s = e->active[i];
+        if (s && s != keep && s->n_flight == 0 &&
+            (!victim || s->figures.added_ns > victim->figures.added_ns))
+            victim = s;
+    }
+    if (!victim)
+        return false;
+    engine_vacate(e, victim);
+    victim->state = STATE_WAITING;
+    victim->n_done = 0;
+    victim->next = e->first_waiting;
+    e->first_waiting = victim;
+    if (!e->last_waiting)
+        e->last_waiting = victim;
+    e->n_waiting++;
+    e->figures.n_preempted++;
+    return true;
+}
+
+/* ---- a step ---- */
+
+/* Asks for a snapshot of seq at pos; -1: none wanted, or no slot. */
+static int32_t sched_snap_slot(Engine *e, Flight *f, Seq *seq, int32_t pos) {
+    if (!e->options.cache_slots || prefix_has(e->prefix, seq->space, seq->ids, pos))
+        return -1;
+    int32_t slot = prefix_take_slot(e->prefix, pos - seq->figures.n_cached);
+    if (slot >= 0)
+        f->pending[f->n_pending++] = (PendingSnap){seq, pos, slot};
+    return slot;
+}
+
+/* Whether a snapshot of this prompt is wanted behind position pos - 1. */
+static bool sched_wants_snap(const Seq *seq, int32_t pos) {
+    int32_t last = (seq->n_prompt - 1) / KV_BLOCK * KV_BLOCK;
+    int32_t stable = seq->n_stable / KV_BLOCK * KV_BLOCK;
+    return pos == last || pos == stable || pos % SNAP_EVERY == 0;
+}
+
+/* Snapshots inside rows [n_done, n_done + n_rows) of a prompt and at their end. */
+static void sched_snaps(Engine *e, Flight *f, Seq *seq, BatchSeq *part) {
+    BatchSnap *snaps = f->snaps + (size_t)f->batch.n_seqs * SNAPS_A_PART;
+    int32_t end = part->pos0 + part->n_rows;
+    part->snaps = snaps;
+    for (int32_t pos = part->pos0 + KV_BLOCK; pos <= end; pos += KV_BLOCK) {
+        if (!sched_wants_snap(seq, pos) || (pos < end && part->n_snaps == SNAPS_A_PART))
+            continue;
+        int32_t slot = sched_snap_slot(e, f, seq, pos);
+        if (slot >= 0 && pos < end)
+            snaps[part->n_snaps++] = (BatchSnap){pos, slot};
+    }
+}
+
+/* Adds n rows of a sequence to the step being built. */
+static void sched_add_part(Engine *e, Flight *f, Seq *seq, int32_t n_rows) {
+    Batch *b = &f->batch;
+    bool is_decode = seq->n_done >= seq->n_prompt;
+    // Behind a preemption the answer's ids are read again without being chosen again.
+    bool is_last = seq->n_done + n_rows >= seq->n_known;
+    int32_t carry = -1;
+    if (is_decode && seq->n_done >= seq->n_known) { // its id is still on the device
+        CHECK(seq->last_step == e->step - 1);
+        carry = seq->last_index;
+    } else {
+        memcpy(f->ids + b->n_rows, seq->ids + seq->n_done, (size_t)n_rows * sizeof *f->ids);
+    }
+    BatchSeq *part = &f->parts[b->n_seqs];
+    *part = (BatchSeq){
+        .phase = is_decode ? PHASE_DECODE : PHASE_PREFILL,
+        .row0 = b->n_rows,
+        .n_rows = n_rows,
+        .pos0 = seq->n_done,
+        .slot = seq->slot,
+        .blocks = seq->blocks,
+        .want = WANT_NOTHING,
+        .sampler = is_last ? seq->slot : -1,
+        .carry = carry,
+    };
+    if (!is_decode)
+        sched_snaps(e, f, seq, part);
+    f->seqs[b->n_seqs] = seq;
+    seq->last_step = e->step;
+    seq->last_index = b->n_seqs++;
+    seq->n_done += n_rows;
+    seq->n_flight++;
+    b->n_rows += n_rows;
+}
+
+/* Whether a decoding sequence may take part in the next step: its next id is known or comes from
+ * the step just submitted, and the answer may still grow. */
+static bool seq_can_decode(const Seq *seq) {
+    return seq->n_done >= seq->n_prompt && seq->n_done < seq->n_prompt + seq->max_new - 1 &&
+           !seq->is_cancelled && seq->n_done <= seq->n_known;
+}
+
+/* Rows of seq's prompt for a step that has room for `left`. */
+static int32_t seq_prefill_rows(const Seq *seq, int32_t left) {
+    if (seq->is_cancelled || seq->n_done >= seq->n_prompt)
+        return 0;
+    int32_t rows = seq->n_prompt - seq->n_done;
+    return rows <= left ? rows : left / RECUR_CHUNK * RECUR_CHUNK; // cut at absolute multiples only
+}
+
+bool sched_build(Engine *e, Flight *f) {
+    f->batch = (Batch){.seqs = f->parts, .ids = f->ids};
+    f->n_pending = 0;
+    int32_t n = e->plan.max_seqs;
+    for (int32_t i = 0; i < n; i++) {
+        Seq *seq = e->active[i];
+        if (!seq || !seq_can_decode(seq))
+            continue;
+        bool has_blocks = sched_take_blocks(e, seq, seq->n_done + 1);
+        while (!has_blocks && sched_preempt(e, seq))
+            has_blocks = sched_take_blocks(e, seq, seq->n_done + 1);
+        // Without room it waits for those in flight to be read; alone it always has room.
+        if (has_blocks)
+            sched_add_part(e, f, seq, 1);
+    }
+    int32_t left = f->batch.n_seqs ? e->plan.mixed_tok : e->plan.chunk_tok;
+    for (int32_t i = 0; i < n && left > 0; i++) {
+        int32_t slot = (e->turn + i) % n;
+        Seq *seq = e->active[slot];
+        int32_t rows = seq ? seq_prefill_rows(seq, left) : 0;
+        if (rows == 0)
+            continue;
+        sched_add_part(e, f, seq, rows);
+        left -= rows;
+        e->turn = slot; // whoever is in the middle of its prompt goes first
+    }
+    return f->batch.n_seqs > 0;
+}
+
+/* Keeps the state that decode leaves at a multiple of 64, one a sequence, for the turn's end. */
+static void sched_tail(Engine *e, Seq *seq) {
+    if (!e->options.cache_slots || e->options.is_cache_exact || seq->n_done % KV_BLOCK)
+        return;
+    if (seq->tail_slot < 0)
+        seq->tail_slot = prefix_take_slot(e->prefix, KV_BLOCK);
+    if (seq->tail_slot < 0)
+        return;
+    backend_slot_copy(e->backend, seq->tail_slot, seq->slot);
+    seq->tail_pos = seq->n_done;
+}
+
+void sched_submitted(Engine *e, Flight *f) {
+    for (int32_t i = 0; i < f->n_pending; i++) {
+        const PendingSnap *p = &f->pending[i];
+        if (p->pos == p->seq->n_done) // at the end of the piece: the slot itself holds it
+            backend_slot_copy(e->backend, p->slot, p->seq->slot);
+    }
+    for (int32_t i = 0; i < f->batch.n_seqs; i++)
+        if (f->parts[i].phase == PHASE_DECODE)
+            sched_tail(e, f->seqs[i]);
+}
+
+/* Whether the part of this sequence in the step came out finite. */
+static bool flight_is_finite(const Engine *e, const Flight *f, const Seq *seq) {
+    for (int32_t i = 0; i < f->batch.n_seqs; i++)
+        if (f->seqs[i] == seq)
+            return e->results[i].bad_layer < 0;
+    return false;
+}
+
+void sched_settle(Engine *e, Flight *f, bool is_good) {
+    for (int32_t i = 0; i < f->n_pending; i++) {
+        const PendingSnap *p = &f->pending[i];
+        if (is_good && !p->seq->is_cancelled && flight_is_finite(e, f, p->seq))
+            prefix_add(e->prefix, p->seq->space, p->seq->ids, p->pos, p->seq->blocks, p->slot,
+                       false);
+        else
+            prefix_give_slot(e->prefix, p->slot);
+    }
+    f->n_pending = 0;
+}

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+/* seq.h - a sequence and the engine as its parts see them; private to src/engine.
+ *
+ * Path:     engine.c (doors, delivery), sched.c (admission, what goes into a step).
+ * Owns:     see each struct.  Thread: engine. */
+#ifndef LILY_ENGINE_SEQ_H
+#define LILY_ENGINE_SEQ_H
+
+#include "engine/blocks.h"
+#include "engine/engine.h"
+#include "engine/prefix.h"
+
+typedef enum SeqState { STATE_WAITING, STATE_ACTIVE, STATE_ENDED } SeqState;
+
+enum { SNAPS_A_PART = 4 }; // snapshots that one sequence takes in one step at most
+
+struct Seq {
+    Seq *next; // in the waiting list
+    SeqState state;
+    int32_t slot; // index in Engine.active, state slot and sampler; -1: none
+    int32_t n_prompt;
+    int32_t n_known;  // ids on the host: prompt and delivered answer
+    int32_t n_done;   // positions that were submitted
+    int32_t n_flight; // steps in flight that hold this sequence
+    int32_t max_new;  // new ids at most, >= 1
+    int32_t *ids;     // [n_prompt + max_new]
+    int32_t *blocks;  // [div_up(n_prompt + max_new, KV_BLOCK)]
+    int32_t n_blocks; // held so far
+    int32_t stop_ids[LIMIT_EOS];
+    int32_t n_stop_ids;
+    int32_t n_stable; // prompt tokens that a later turn has too; a snapshot is taken near it
+    uint64_t space;   // of the prefix cache
+    uint64_t client;  // who is served in turn
+    int32_t last_step, last_index; // the last step that holds it and its index there
+    int32_t tail_slot;             // snapshot that decode made at tail_pos; -1: none
+    int32_t tail_pos;
+    bool is_cancelled;
+    SampleParams sample; // bias is owned
+    SeqSink sink;
+    SeqFigures figures;
+};
+
+/* A snapshot that a step in flight makes. */
+typedef struct PendingSnap {
+    Seq *seq;
+    int32_t pos, slot;
+} PendingSnap;
+
+/* A submitted step and whose rows it holds. */
+typedef struct Flight {
+    Batch batch;
+    BatchSeq *parts;      // [max_seqs]
+    Seq **seqs;           // [max_seqs]
+    int32_t *ids;         // [max_rows]
+    BatchSnap *snaps;     // [max_seqs, SNAPS_A_PART] inside pieces
+    PendingSnap *pending; // [n_pending] of max_seqs * (SNAPS_A_PART + 1)
+    int32_t n_pending;
+} Flight;
+
+struct Engine {
+    EnginePlan plan;
+    EngineOptions options; // mask NULL
+    Backend *backend;
+    Blocks blocks;
+    Prefix *prefix;
+    Seq **active; // [max_seqs] by slot; NULL: free
+    Seq *first_waiting, *last_waiting;
+    int32_t n_waiting;
+    int32_t depth;
+    int32_t step; // number of the next step to submit
+    int32_t n_flight;
+    Flight flights[BATCH_IN_FLIGHT]; // step s stands in flights[s % BATCH_IN_FLIGHT]
+    BatchResult *results;            // [max_seqs]
+    int32_t turn;                    // which active sequence is offered prefill rows first
+    EngineFigures figures;
+};
+
+/* engine.c: gives back what the sequence holds and tells its sink; the sequence is gone after it.
+ */
+void engine_end(Engine *e, Seq *seq, SeqEnd end, const Err *why);
+/* Takes a sequence out of the waiting list; gives back an active one's slot and blocks. */
+void engine_unlink(Engine *e, Seq *seq);
+void engine_vacate(Engine *e, Seq *seq);
+
+/* sched.c: moves waiting sequences into free slots. */
+void sched_admit(Engine *e);
+/* Fills the next flight; false: nothing to run. */
+bool sched_build(Engine *e, Flight *f);
+/* Behind a submit: copies of states that end exactly where the step ends. */
+void sched_submitted(Engine *e, Flight *f);
+/* Behind a wait: adds the step's snapshots to the cache, or gives their slots back. */
+void sched_settle(Engine *e, Flight *f, bool is_good);
+
+#endif

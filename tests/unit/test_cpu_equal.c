@@ -1,0 +1,414 @@
+// SPDX-License-Identifier: Apache-2.0
+/* test_cpu_equal.c - what must be equal to the bit on the cpu backend: batch and single, threads,
+ * chunk sizes, copied and restored state; what a step may not do; how it says what went wrong. */
+#include "oracle_checks.h"
+
+#include "backend/cpu/cpu_features.h"
+#include "base/rng.h"
+
+enum { N_IDS = 300 };
+
+typedef struct Fixture {
+    Oracle o;
+    size_t v; // vocabulary
+    int32_t ids[4 * N_IDS];
+} Fixture;
+
+static int setup(void **state, const char *name) {
+    Fixture *f = calloc(1, sizeof *f);
+    if (!f)
+        return -1;
+    oracle_open(&f->o, name);
+    f->v = (size_t)f->o.c->vocab;
+    for (size_t i = 0; i < COUNT_OF(f->ids); i++)
+        f->ids[i] = (int32_t)(rng_u64(7, i) % (f->v - 8));
+    *state = f;
+    return 0;
+}
+static int setup_a(void **state) { return setup(state, "tiny-a"); }
+static int setup_b(void **state) { return setup(state, "tiny-b"); }
+static int teardown(void **state) {
+    Fixture *f = *state;
+    oracle_close(&f->o);
+    free(f);
+    return 0;
+}
+
+static const char *const masks[] = {NULL, "avx2,avx512,amx,neon"};
+/* Masks that give different kernels on this machine. */
+static size_t n_masks(void) {
+    KernelTable best, generic;
+    cpu_features_choose(&best, 0, false);
+    cpu_features_choose(&generic, ~1u, false);
+    return strcmp(best.matmul.column, generic.matmul.column) ? 2 : 1;
+}
+
+static void device(OracleDevice *d, const Fixture *f, int threads, const char *mask) {
+    oracle_device_open(d, f->o.weights, BACKEND_CPU,
+                       (BackendPlan){.n_threads = threads, .mask = mask});
+}
+
+/* Logits behind a prompt and behind n_more decoded ids, [1 + n_more, V]. */
+static float *answer(OracleDevice *d, OracleSeq *s, const int32_t *ids, size_t m, size_t n_more,
+                     int32_t chunk) {
+    size_t v = (size_t)d->c->vocab;
+    float *out = oracle_alloc((1 + n_more) * v, sizeof *out);
+    float *row = oracle_prefill(d, s, ids, m, chunk, WANT_LAST, NULL);
+    for (size_t i = 0;; i++) {
+        memcpy(out + i * v, row, v * sizeof *out);
+        free(row);
+        if (i == n_more)
+            return out;
+        row = oracle_decode(d, s, ids[m + i]);
+    }
+}
+
+static void expect_same(const Fixture *f, const float *a, const float *b, size_t rows,
+                        const char *what, int n) {
+    for (size_t i = 0; i < rows; i++)
+        if (memcmp(a + i * f->v, b + i * f->v, f->v * sizeof *a))
+            fail_msg("%s %d: row %zu differs", what, n, i);
+}
+
+static void threads_1_to_4_are_equal(void **state) {
+    Fixture *f = *state;
+    for (size_t k = 0; k < n_masks(); k++) {
+        float *first = NULL;
+        for (int threads = 1; threads <= 4; threads++) {
+            OracleDevice d;
+            device(&d, f, threads, masks[k]);
+            OracleSeq s = oracle_seq(1);
+            float *got = answer(&d, &s, f->ids, 150, 4, 704);
+            if (first)
+                expect_same(f, got, first, 5, "threads", threads);
+            first = first ? first : memcpy(oracle_alloc(5 * f->v, 4), got, 5 * f->v * 4);
+            free(got);
+            oracle_device_close(&d);
+        }
+        free(first);
+    }
+}
+
+static void C2_chunk_sizes_are_equal(void **state) {
+    Fixture *f = *state;
+    static const int32_t chunks[] = {64, 128, 192, 256, 320, 512, 704};
+    for (size_t k = 0; k < n_masks(); k++) {
+        OracleDevice d;
+        device(&d, f, 2, masks[k]);
+        OracleSeq s = oracle_seq(0);
+        float *whole = answer(&d, &s, f->ids, 700, 2, 704);
+        for (size_t i = 0; i + 1 < COUNT_OF(chunks); i++) {
+            if (i % 3 && (ORACLE_IS_SLOW || k > 0))
+                continue;
+            OracleSeq t = oracle_seq((int32_t)(i % 4));
+            float *got = answer(&d, &t, f->ids, 700, 2, chunks[i]);
+            expect_same(f, got, whole, 3, "chunk", chunks[i]);
+            free(got);
+        }
+        free(whole);
+        oracle_device_close(&d);
+    }
+}
+
+/* All rows of a prompt cut in pieces are those of the whole. */
+static void every_row_of_a_chunked_prompt_is_equal(void **state) {
+    Fixture *f = *state;
+    OracleDevice d;
+    device(&d, f, 2, NULL);
+    OracleSeq a = oracle_seq(0), b = oracle_seq(1);
+    float *whole = oracle_prefill(&d, &a, f->ids, 200, 704, WANT_ALL, NULL);
+    float *cut = oracle_prefill(&d, &b, f->ids, 200, 64, WANT_ALL, NULL);
+    expect_same(f, cut, whole, 200, "chunk", 64);
+    free(whole);
+    free(cut);
+    oracle_device_close(&d);
+}
+
+/* Four sequences in one step of mixed phases, against each alone. */
+static void C68_batch_and_single_are_equal(void **state) {
+    Fixture *f = *state;
+    static const size_t lengths[] = {3, 64, 129, 200};
+    for (size_t k = 0; k < n_masks(); k++) {
+        OracleDevice d;
+        device(&d, f, 2, masks[k]);
+        float *alone[4];
+        for (int32_t i = 0; i < 4; i++) {
+            OracleSeq s = oracle_seq(i);
+            alone[i] = answer(&d, &s, f->ids + i * N_IDS, lengths[i], 3, 704);
+        }
+        OracleSeq seqs[4];
+        BatchSeq parts[4];
+        BatchResult r[4];
+        int32_t ids[512], n_rows = 0;
+        for (int32_t i = 0; i < 4; i++) { // all prompts in one step
+            seqs[i] = oracle_seq(i);
+            parts[i] = oracle_part(&seqs[i], PHASE_PREFILL, n_rows, (int32_t)lengths[i], WANT_LAST);
+            memcpy(ids + n_rows, f->ids + i * N_IDS, lengths[i] * sizeof *ids);
+            n_rows += (int32_t)lengths[i];
+        }
+        Batch batch = {.n_seqs = 4, .seqs = parts, .n_rows = n_rows, .ids = ids};
+        oracle_step(&d, &batch, r);
+        for (int32_t i = 0; i < 4; i++)
+            expect_same(f, r[i].logits, alone[i], 1, "prompt of sequence", i);
+        for (int32_t i = 0; i < 4; i++)
+            seqs[i].pos = (int32_t)lengths[i];
+        for (size_t step = 0; step < 3; step++) { // decode; sequence 2 is read anew each time
+            n_rows = 0;
+            for (int32_t i = 0; i < 4; i++) {
+                bool is_new = i == 2;
+                int32_t n = is_new ? 70 : 1;
+                if (is_new)
+                    seqs[i].pos = 0;
+                parts[i] = oracle_part(&seqs[i], is_new ? PHASE_PREFILL : PHASE_DECODE, n_rows, n,
+                                       WANT_LAST);
+                memcpy(ids + n_rows, f->ids + i * N_IDS + (is_new ? 0 : lengths[i] + step),
+                       (size_t)n * sizeof *ids);
+                n_rows += n;
+            }
+            batch.n_rows = n_rows;
+            oracle_step(&d, &batch, r);
+            for (int32_t i = 0; i < 4; i++) {
+                if (i != 2)
+                    expect_same(f, r[i].logits, alone[i] + (step + 1) * f->v, 1,
+                                "decode of sequence", i);
+                seqs[i].pos++;
+            }
+        }
+        for (int i = 0; i < 4; i++)
+            free(alone[i]);
+        oracle_device_close(&d);
+    }
+}
+
+/* A slot and the blocks saved after a prompt, restored elsewhere, go on as the live ones. */
+static void restored_and_copied_states_are_equal(void **state) {
+    Fixture *f = *state;
+    OracleDevice d;
+    device(&d, f, 2, NULL);
+    OracleSeq live = oracle_seq(0), back = oracle_seq(1), copy = oracle_seq(2);
+    free(oracle_prefill(&d, &live, f->ids, 128, 704, WANT_LAST, NULL));
+    size_t slot_bytes = backend_slot_host_bytes(d.b), block_bytes = backend_block_host_bytes(d.b);
+    void *slot = malloc(slot_bytes), *block = malloc(block_bytes);
+    ORACLE_OK(backend_slot_save(d.b, live.slot, slot, err));
+    ORACLE_OK(backend_slot_restore(d.b, back.slot, slot, err));
+    backend_slot_copy(d.b, copy.slot, live.slot);
+    for (int i = 0; i < 2; i++) {
+        ORACLE_OK(backend_block_save(d.b, live.blocks[i], block, err));
+        ORACLE_OK(backend_block_restore(d.b, back.blocks[i], block, err));
+        copy.blocks[i] = live.blocks[i]; // full blocks are only read: shared
+    }
+    back.pos = copy.pos = live.pos;
+    OracleSeq *others[] = {&back, &copy};
+    float *want = answer(&d, &live, f->ids + 128, 70, 3, 704);
+    for (int i = 0; i < 2; i++) {
+        float *got = answer(&d, others[i], f->ids + 128, 70, 3, 704);
+        expect_same(f, got, want, 4, "restored", i);
+        free(got);
+    }
+    free(want);
+    free(slot);
+    free(block);
+    oracle_device_close(&d);
+}
+
+/* A slot that held another sequence, even a broken one, starts clean at position 0. */
+static void C4_a_poisoned_slot_starts_clean(void **state) {
+    Fixture *f = *state;
+    OracleDevice d;
+    device(&d, f, 2, NULL);
+    OracleSeq a = oracle_seq(0), b = oracle_seq(0);
+    float *want = answer(&d, &a, f->ids, 70, 2, 704);
+    size_t bytes = backend_slot_host_bytes(d.b), block_bytes = backend_block_host_bytes(d.b);
+    void *nan = malloc(bytes), *block = malloc(block_bytes);
+    memset(nan, 0xff, bytes);
+    memset(block, 0xff, block_bytes);
+    ORACLE_OK(backend_slot_restore(d.b, 0, nan, err));
+    for (int32_t i = 0; i < ORACLE_SEQS * ORACLE_SEQ_BLOCKS; i++)
+        ORACLE_OK(backend_block_restore(d.b, i, block, err));
+    float *got = answer(&d, &b, f->ids, 70, 2, 704);
+    expect_same(f, got, want, 3, "slot", 0);
+    free(got);
+    free(want);
+    free(nan);
+    free(block);
+    oracle_device_close(&d);
+}
+
+/* A state that is no number ends the step with layer and position, for that sequence alone. */
+static void a_broken_state_is_named(void **state) {
+    Fixture *f = *state;
+    OracleDevice d;
+    device(&d, f, 2, NULL);
+    OracleSeq good = oracle_seq(0), bad = oracle_seq(1);
+    free(oracle_prefill(&d, &good, f->ids, 64, 704, WANT_LAST, NULL));
+    free(oracle_prefill(&d, &bad, f->ids, 64, 704, WANT_LAST, NULL));
+    size_t bytes = backend_slot_host_bytes(d.b);
+    char *host = malloc(bytes);
+    ORACLE_OK(backend_slot_save(d.b, 1, host, err));
+    int n_gdn = f->o.c->n_layers - config_n_attn_layers(f->o.c); // poison the second GDN layer
+    memset(host + bytes / (size_t)n_gdn, 0xff, 4096);
+    for (int phase = 0; phase < 2; phase++) {
+        ORACLE_OK(backend_slot_restore(d.b, 1, host, err));
+        int32_t n = phase == PHASE_PREFILL ? 5 : 1;
+        BatchSeq parts[] = {oracle_part(&good, PHASE_DECODE, 0, 1, WANT_LAST),
+                            oracle_part(&bad, (BatchPhase)phase, 1, n, WANT_LAST)};
+        parts[0].sampler = 0;
+        parts[1].sampler = 1;
+        Batch batch = {.n_seqs = 2, .seqs = parts, .n_rows = 1 + n, .ids = f->ids + 64};
+        BatchResult r[2];
+        ORACLE_OK(backend_submit(d.b, &batch, err));
+        ORACLE_OK(backend_wait(d.b, r, err));
+        good.pos++;
+        assert_int_equal(r[0].bad_layer, -1);
+        assert_true(r[0].sample.id >= 0);
+        assert_int_equal(r[1].bad_layer, 1);
+        assert_int_equal(r[1].bad_pos, 64);
+        assert_int_equal(r[1].sample.id, -1);
+    }
+    free(host);
+    oracle_device_close(&d);
+}
+
+/* Sampled ids go on by carry; greedy equals the argmax of the logits. */
+static void carried_ids_are_those_fed_by_hand(void **state) {
+    Fixture *f = *state;
+    OracleDevice d;
+    device(&d, f, 2, NULL);
+    OracleSeq a = oracle_seq(0), b = oracle_seq(1);
+    float *row = oracle_prefill(&d, &a, f->ids, 65, 704, WANT_LAST, NULL);
+    int32_t want[8];
+    for (int i = 0; i < 8; i++) {
+        want[i] = oracle_argmax(row, d.c->vocab);
+        free(row);
+        row = oracle_decode(&d, &a, want[i]);
+    }
+    free(row);
+    BatchResult r;
+    for (int i = -1; i < 7; i++) { // two steps in flight
+        BatchSeq part = i < 0 ? oracle_part(&b, PHASE_PREFILL, 0, 65, WANT_NOTHING)
+                              : oracle_part(&b, PHASE_DECODE, 0, 1, WANT_NOTHING);
+        part.sampler = 2;
+        part.carry = i < 0 ? -1 : 0;
+        Batch batch = {.n_seqs = 1, .seqs = &part, .n_rows = part.n_rows, .ids = f->ids};
+        ORACLE_OK(backend_submit(d.b, &batch, err));
+        b.pos += part.n_rows;
+        if (i >= 0) {
+            ORACLE_OK(backend_wait(d.b, &r, err));
+            assert_int_equal(r.sample.id, want[i]);
+            assert_null(r.logits);
+        }
+    }
+    ORACLE_OK(backend_wait(d.b, &r, err));
+    assert_int_equal(r.sample.id, want[7]);
+    oracle_device_close(&d);
+}
+
+static void a_step_allocates_nothing(void **state) {
+    Fixture *f = *state;
+    OracleDevice d;
+    device(&d, f, 2, NULL);
+    OracleSeq s = oracle_seq(0);
+    int64_t before = mem_count();
+    for (int i = 0; i < 3; i++) {
+        BatchSeq part = i == 0 ? oracle_part(&s, PHASE_PREFILL, 0, 64, WANT_LAST)
+                               : oracle_part(&s, PHASE_DECODE, 0, 1, WANT_LAST);
+        part.sampler = 0;
+        Batch batch = {.n_seqs = 1, .seqs = &part, .n_rows = part.n_rows, .ids = f->ids};
+        BatchResult r;
+        oracle_step(&d, &batch, &r);
+        s.pos += part.n_rows;
+    }
+    assert_int_equal(mem_count(), before);
+    oracle_device_close(&d);
+}
+
+/* Every allocation of needs and open fails once; the failure is reported and nothing leaks. */
+static void open_reports_missing_memory(void **state) {
+    Fixture *f = *state;
+    BackendPlan plan = {.max_rows = 64,
+                        .max_seqs = 1,
+                        .n_blocks = 2,
+                        .n_slots = 1,
+                        .n_samplers = 1,
+                        .max_ctx = 128,
+                        .n_threads = 2};
+    Status status = STATUS_MEMORY;
+    int64_t n = 0;
+    for (; status != STATUS_OK; n++) {
+        Backend *b = NULL;
+        Err err = {0};
+        mem_fail_after(n);
+        status = backend_open(&b, BACKEND_CPU, f->o.weights, &plan, NULL, NULL, &err);
+        mem_fail_after(-1);
+        if (status == STATUS_OK) {
+            backend_close(b);
+        } else {
+            assert_null(b);
+            assert_int_equal(status, STATUS_MEMORY);
+            assert_true(err.text[0] != 0);
+        }
+        assert_true(n < 1000);
+    }
+    assert_true(n > 10);
+}
+
+/* Prefill and decode of the same tokens differ by rounding alone. */
+static void prefill_and_decode_agree(void **state) {
+    Fixture *f = *state;
+    OracleScore score = {0};
+    OracleDevice d;
+    device(&d, f, 2, NULL);
+    OracleSeq a = oracle_seq(0), b = oracle_seq(1);
+    size_t m = ORACLE_IS_SLOW ? 70 : 140;
+    float *want = oracle_prefill(&d, &a, f->ids, m, 704, WANT_ALL, NULL);
+    free(oracle_prefill(&d, &b, f->ids, 64, 704, WANT_LAST, NULL));
+    for (size_t i = 64; i < m; i++) {
+        float *got = oracle_decode(&d, &b, f->ids[i]);
+        oracle_score(&score, got, want + i * f->v, 1, d.c->vocab);
+        free(got);
+    }
+    printf("%s, %s: decode against prefill, relative rms %.2g, KL %.2g\n", f->o.name,
+           backend_text(d.b), oracle_score_rel(&score), oracle_score_kl(&score));
+    ORACLE_BELOW(oracle_score_rel(&score), TOL_CPU_PHASES_REL, "decode against prefill");
+    free(want);
+    oracle_device_close(&d);
+}
+
+static void wrong_masks_and_too_many_rows_are_refused(void **state) {
+    Fixture *f = *state;
+    BackendNeeds needs;
+    BackendPlan plan = {.max_rows = 64, .max_seqs = 1, .n_blocks = 1, .n_slots = 1, .max_ctx = 64};
+    Err err = {0};
+    plan.mask = "avx1024";
+    assert_int_equal(backend_needs(&needs, BACKEND_CPU, f->o.weights, &plan, &err), STATUS_INVALID);
+    assert_non_null(strstr(err.text, "avx1024"));
+    plan.mask = NULL;
+    plan.max_rows = 1 << 22;
+    assert_int_equal(backend_needs(&needs, BACKEND_CPU, f->o.weights, &plan, &err),
+                     STATUS_TOO_LARGE);
+    assert_non_null(strstr(err.text, "4194304"));
+}
+
+#define BOTH(test)                                                                                 \
+    {#test " tiny-a", test, setup_a, teardown, NULL}, {                                            \
+#test " tiny-b", test, setup_b, teardown, NULL                                             \
+    }
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        BOTH(threads_1_to_4_are_equal),
+        BOTH(C2_chunk_sizes_are_equal),
+        BOTH(every_row_of_a_chunked_prompt_is_equal),
+        BOTH(C68_batch_and_single_are_equal),
+        BOTH(restored_and_copied_states_are_equal),
+        BOTH(C4_a_poisoned_slot_starts_clean),
+        BOTH(a_broken_state_is_named),
+        BOTH(carried_ids_are_those_fed_by_hand),
+        BOTH(a_step_allocates_nothing),
+        BOTH(prefill_and_decode_agree),
+        {"open_reports_missing_memory", open_reports_missing_memory, setup_a, teardown, NULL},
+        {"wrong_masks_and_too_many_rows_are_refused", wrong_masks_and_too_many_rows_are_refused,
+         setup_a, teardown, NULL},
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
