@@ -193,6 +193,7 @@ static Status generate_run(Generate *g) {
                                     .is_text_only = true},
                            .sample = sample,
                            .max_tokens = (int32_t)g->args->max_tokens,
+                           .thinking_budget = -1,
                            .is_past_end = g->args->is_past_end,
                            .stops = stops,
                            .n_stops = (int32_t)g->args->n_stops};

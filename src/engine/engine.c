@@ -238,6 +238,8 @@ static void engine_deliver_one(Engine *e, Seq *seq, const BatchSeq *part, const 
             snprintf(place, sizeof place, "after layer %d", r->bad_layer);
         err.code =
             err_set(&err, STATUS_NUMERIC, "NaN or infinity %s at position %d", place, r->bad_pos);
+    } else if (part->sampler >= 0 && seq->n_ignore > 0) {
+        seq->n_ignore--;
     } else if (part->sampler >= 0) {
         int32_t id = r->sample.id;
         for (int32_t i = 0; i < seq->n_stop_ids; i++)
@@ -258,6 +260,19 @@ static void engine_deliver_one(Engine *e, Seq *seq, const BatchSeq *part, const 
     }
     if (end != SEQ_RUNNING)
         engine_end_soon(e, seq, end, &err);
+}
+
+int32_t engine_room(const Seq *seq) { return seq->n_prompt + seq->max_new - seq->n_known; }
+
+bool engine_force(Seq *seq, const int32_t *ids, int32_t n) {
+    if (n > engine_room(seq) - 1) // one more id must be chosen behind them
+        return false;
+    memcpy(seq->ids + seq->n_known, ids, (size_t)n * sizeof *ids);
+    seq->n_known += n;
+    seq->figures.n_generated += n;
+    // A step in flight has read the id before them and chosen another in their place.
+    seq->n_ignore = seq->n_flight;
+    return true;
 }
 
 /* Reads the oldest step in flight. */

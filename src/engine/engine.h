@@ -71,7 +71,7 @@ typedef enum SeqEnd {
 /* Where a sequence's news goes; called inside engine_step, engine_cancel and engine_close.
  *
  * token  one new id; return false to end the sequence (SEQ_STOP_SINK). May be NULL. Neither may
- *        call the engine.
+ *        call the engine, but for engine_force and engine_room in token.
  * end    last call for this sequence, which is freed right after; must not be NULL. */
 typedef struct SeqSink {
     bool (*token)(void *ctx, const SampleResult *sample);
@@ -99,6 +99,12 @@ NODISCARD Status engine_add(Engine *e, const SeqRequest *request, SeqSink sink, 
 /* Ends a sequence as soon as no step in flight holds it: at once, or inside the next engine_step.
  */
 void engine_cancel(Engine *e, Seq *seq);
+/* Puts ids behind the answer so far, in place of what would be chosen next; they are read by the
+ * model but not told to the sink. Only from inside the sequence's own token sink, with room for
+ * them before max_tokens (see engine_room); else nothing happens and false comes back. */
+bool engine_force(Seq *seq, const int32_t *ids, int32_t n);
+/* New ids that the sequence may still get. */
+int32_t engine_room(const Seq *seq);
 /* Runs at most one step of the model and delivers its news; *is_idle (NULL allowed): nothing is
  * left to do. A step that fails ends the sequences in it; the engine goes on. */
 void engine_step(Engine *e, bool *is_idle);

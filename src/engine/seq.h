@@ -34,7 +34,9 @@ struct Seq {
     int32_t last_step, last_index; // the last step that holds it and its index there
     int32_t tail_slot;             // snapshot that decode made at tail_pos; -1: none
     int32_t tail_pos;
+    int32_t n_ignore; // choices of steps in flight that forced ids have overtaken
     bool is_cancelled;
+
     SampleParams sample; // bias is owned
     SeqSink sink;
     SeqFigures figures;

@@ -20,7 +20,9 @@ struct Turn {
     bool is_stopped; // a stop string was complete
     bool was_thinking;
     int32_t n_reasoning;
-    Status status; // first failure inside a callback
+    int32_t thinking_budget;
+    TokenIds closing; // what closes a thinking block by force
+    Status status;    // first failure inside a callback
     Err err;
     TurnSink sink;
     void *ctx;
@@ -33,6 +35,7 @@ static void turn_free(Turn *t) {
     stop_fini(&t->stop);
     strbuf_fini(&t->piece);
     strbuf_fini(&t->passed);
+    token_ids_fini(&t->closing);
     mem_free(t);
 }
 
@@ -73,26 +76,42 @@ static void turn_text(Turn *t, StrView text, bool is_control) {
         turn_content(t, text);
 }
 
-/* One new id. False ends the sequence: a stop string, or a failure. */
-static bool turn_token(void *ctx, const SampleResult *sample) {
-    Turn *t = ctx;
+/* The text of one id, chosen or forced. */
+static void turn_id(Turn *t, int32_t id) {
     const Tokenizer *tokenizer = t->model.tokenizer;
-    turn_send(t, &(TurnEvent){.kind = TURN_TOKEN, .sample = sample});
     t->n_reasoning += t->was_thinking;
     strbuf_clear(&t->piece);
-    if (t->parser && tokenizer_is_added(tokenizer, sample->id)) {
+    if (t->parser && tokenizer_is_added(tokenizer, id)) {
         // A control token stands for itself: what was held before it can no longer be completed.
         if (t->status == STATUS_OK)
             t->status = detok_flush(&t->detok, &t->piece, &t->err);
         turn_text(t, strbuf_view(&t->piece), false);
-        if (!tokenizer_is_special(tokenizer, sample->id))
-            turn_text(t, tokenizer_id_bytes(tokenizer, sample->id), true);
+        if (!tokenizer_is_special(tokenizer, id))
+            turn_text(t, tokenizer_id_bytes(tokenizer, id), true);
     } else {
         if (t->status == STATUS_OK)
-            t->status = detok_push(&t->detok, sample->id, &t->piece, &t->err);
+            t->status = detok_push(&t->detok, id, &t->piece, &t->err);
         turn_text(t, strbuf_view(&t->piece), false);
     }
     t->was_thinking = t->parser && parser_is_thinking(t->parser);
+}
+
+/* Closes a thinking block whose budget is spent, in the same stream; one that is opened again is
+ * closed at once. Without room for the closing tag the answer ends with its length. */
+static void turn_close_thinking(Turn *t) {
+    if (!t->was_thinking || t->thinking_budget < 0 || t->n_reasoning < t->thinking_budget ||
+        !engine_force(t->seq, t->closing.ids, (int32_t)t->closing.n))
+        return;
+    for (size_t i = 0; i < t->closing.n; i++)
+        turn_id(t, t->closing.ids[i]);
+}
+
+/* One new id. False ends the sequence: a stop string, or a failure. */
+static bool turn_token(void *ctx, const SampleResult *sample) {
+    Turn *t = ctx;
+    turn_send(t, &(TurnEvent){.kind = TURN_TOKEN, .sample = sample});
+    turn_id(t, sample->id);
+    turn_close_thinking(t);
     return t->status == STATUS_OK && !t->is_stopped;
 }
 
@@ -139,6 +158,8 @@ static Status turn_open_parser(Turn *t, const TurnRequest *r, bool is_thinking_o
                                           : PARSE_START_CONTENT,
     };
     t->was_thinking = is_thinking_open;
+    t->thinking_budget = r->thinking_budget;
+    TRY(tokenizer_encode(t->model.tokenizer, &t->closing, STR("\n</think>\n\n"), NULL, err));
     return parser_open(&t->parser, &options, err);
 }
 
@@ -162,6 +183,16 @@ static Status turn_prompt(Turn *t, TokenIds *ids, const TurnRequest *r, Err *err
     return STATUS_OK;
 }
 
+/* Tokens in front of the opening of the answer: a next turn begins with them whatever it does with
+ * the reasoning. */
+static int32_t turn_stable(const Turn *t, const TokenIds *ids) {
+    int32_t start = tokenizer_find_added(t->model.tokenizer, STR("<|im_start|>"));
+    for (size_t i = ids->n; i-- > 0;)
+        if (ids->ids[i] == start)
+            return (int32_t)i;
+    return 0;
+}
+
 static Status turn_add(Turn *t, const TokenIds *ids, const TurnRequest *r, Err *err) {
     const ModelConfig *c = engine_config(t->model.engine);
     if (ids->n > LIMIT_CONTEXT)
@@ -172,7 +203,10 @@ static Status turn_add(Turn *t, const TokenIds *ids, const TurnRequest *r, Err *
                           .max_tokens = r->max_tokens,
                           .stop_ids = c->eos,
                           .n_stop_ids = r->is_past_end ? 0 : c->n_eos,
-                          .sample = r->sample};
+                          .sample = r->sample,
+                          .n_stable = r->messages ? turn_stable(t, ids) : 0,
+                          .space = r->space,
+                          .client = r->client};
     request.sample.n_ids = tokenizer_n_ids(t->model.tokenizer);
     SeqSink sink = {turn_token, turn_end, t};
     return engine_add(t->model.engine, &request, sink, &t->seq, err);

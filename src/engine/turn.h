@@ -63,10 +63,12 @@ typedef struct TurnRequest {
     StrView text;           // a prompt as it is; added tokens count by their spelling
     const int32_t *ids;     // [n_ids] a prompt as it is
     int32_t n_ids;
-    SampleParams sample;  // n_ids is filled in from the tokenizer
-    int32_t max_tokens;   // 0: until the context is full
-    bool is_past_end;     // go on past end ids
-    const StrView *stops; // [n_stops] stop strings, for content
+    SampleParams sample;     // n_ids is filled in from the tokenizer
+    int32_t max_tokens;      // 0: until the context is full
+    bool is_past_end;        // go on past end ids
+    int32_t thinking_budget; // ids of reasoning before the block is closed; -1: no limit
+    uint64_t space, client;  // as in SeqRequest
+    const StrView *stops;    // [n_stops] stop strings, for content
     int32_t n_stops;
 } TurnRequest;
 
