@@ -98,6 +98,18 @@ check:
 check-all:
 	$(PYTHON) tools/check.py --long
 
+# The family's whole tokenizer, unpacked for tests and bench-text.
+TOKENIZER_DATA := build/data/qwen36/tokenizer.json
+$(TOKENIZER_DATA): tools/unpack_tokenizer.py $(wildcard tests/data/qwen36/*.json) tests/data/qwen36/merges.txt.xz
+	$(PYTHON) tools/unpack_tokenizer.py build/data
+
+$(BUILD)/bench_text: bench/bench_text.c $(BUILD)/liblily.a Makefile
+	@echo "  cc $<"
+	@$(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $< $(BUILD)/liblily.a $(LDLIBS)
+
+bench-text: $(BUILD)/bench_text $(TOKENIZER_DATA)
+	$(PYTHON) bench/bench_text.py --program $(BUILD)/bench_text
+
 format:
 	clang-format -i $(shell git ls-files --cached --others --exclude-standard '*.c' '*.h' '*.cu' '*.cuh')
 

@@ -37,6 +37,9 @@ static const BackendTable *table_find(BackendKind kind) {
     case BACKEND_REF: return &backend_ref_table;
     case BACKEND_REF64: return &backend_ref64_table;
     case BACKEND_CPU: return &backend_cpu_table;
+#ifdef LILY_HAS_CUDA
+    case BACKEND_CUDA: return &backend_cuda_table;
+#endif
     default: return NULL;
     }
 }

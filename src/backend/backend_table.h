@@ -56,5 +56,8 @@ typedef struct BackendTable {
 extern const BackendTable backend_ref_table;
 extern const BackendTable backend_ref64_table;
 extern const BackendTable backend_cpu_table;
+#ifdef LILY_HAS_CUDA
+extern const BackendTable backend_cuda_table; // cuda/cuda.c
+#endif
 
 #endif

@@ -21,8 +21,8 @@ typedef struct LogitBias {
 /* How to choose. The definition, step by step; x are the logits:
  * 1. repetition penalty r for ids of the prompt and generated ones: x / r where x > 0, else x * r;
  * 2. for ids generated n > 0 times: x - presence - frequency * n;
- * 3. x + bias, entry by entry; -inf forbids the id. Up to here in double, rounded to float once a
- *    step, beyond the floats to the largest finite one;
+ * 3. x + bias, entry by entry; -inf forbids the id. Steps 1 and 2 together, and each entry, are
+ *    computed in double and rounded to float, beyond the floats to the largest finite one;
  * 4. ids at and above n_ids and ids not in `allowed` are forbidden. Nothing left: id -1, nothing is
  *    counted;
  * 5. temperature 0: the lowest id among the maxima. Otherwise
@@ -40,9 +40,9 @@ typedef struct SampleParams {
     float min_p;       // 0..1: drop ids below min_p times the largest probability; 0: none
     float repetition_penalty; // 0..100; 0 or 1: none; divides positive, multiplies negative logits
                               // of seen ids
-    float presence_penalty;  // -100..100, subtracted once from ids that were generated
-    float frequency_penalty; // -100..100, subtracted once for each time an id was generated
-    uint64_t seed;           // with the position of the id, the whole source of randomness
+    float presence_penalty;   // -100..100, subtracted once from ids that were generated
+    float frequency_penalty;  // -100..100, subtracted once for each time an id was generated
+    uint64_t seed;            // with the position of the id, the whole source of randomness
     int32_t n_ids; // ids at and above it are never chosen (rows that pad the vocabulary); 0: none
                    // masked
     const LogitBias *bias; // [n_bias], 0..LIMIT_LOGIT_BIAS entries; copied

@@ -19,6 +19,7 @@ struct Turn {
     StrBuf passed;   // what the stop strings let through
     bool is_stopped; // a stop string was complete
     bool was_thinking;
+    bool is_single_call;
     int32_t n_reasoning;
     int32_t thinking_budget;
     TokenIds closing; // what closes a thinking block by force
@@ -64,6 +65,8 @@ static void turn_parsed(void *ctx, const ParseEvent *e) {
         turn_send(t,
                   &(TurnEvent){
                       .kind = kinds[e->kind], .text = e->text, .name = e->name, .call = e->call});
+    if (e->kind == PARSE_CALL_END && t->is_single_call)
+        t->is_stopped = true; // what comes behind it is not wanted
 }
 
 /* A piece of the model's text. */
@@ -159,6 +162,7 @@ static Status turn_open_parser(Turn *t, const TurnRequest *r, bool is_thinking_o
     };
     t->was_thinking = is_thinking_open;
     t->thinking_budget = r->thinking_budget;
+    t->is_single_call = r->is_single_call;
     TRY(tokenizer_encode(t->model.tokenizer, &t->closing, STR("\n</think>\n\n"), NULL, err));
     return parser_open(&t->parser, &options, err);
 }

@@ -66,6 +66,7 @@ typedef struct TurnRequest {
     SampleParams sample;     // n_ids is filled in from the tokenizer
     int32_t max_tokens;      // 0: until the context is full
     bool is_past_end;        // go on past end ids
+    bool is_single_call;     // the answer ends behind its first complete call
     int32_t thinking_budget; // ids of reasoning before the block is closed; -1: no limit
     uint64_t space, client;  // as in SeqRequest
     const StrView *stops;    // [n_stops] stop strings, for content

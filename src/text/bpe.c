@@ -36,8 +36,8 @@ Status bpe_init(Bpe *b, uint32_t max_merges, const int32_t byte_ids[256], Err *e
     memcpy(b->byte_ids, byte_ids, sizeof b->byte_ids);
     b->slots = mem_alloc(b->n_slots * sizeof *b->slots);
     b->results = mem_alloc(max_merges * sizeof *b->results);
-    b->byte_ranks = mem_alloc(256 * 256 * sizeof *b->byte_ranks);
-    if (!b->slots || !b->results || !b->byte_ranks) {
+    b->ascii_ranks = mem_alloc(128 * 128 * sizeof *b->ascii_ranks);
+    if (!b->slots || !b->results || !b->ascii_ranks) {
         bpe_fini(b);
         return err_memory(err, "merges", (size_t)max_merges * 2 * sizeof *b->slots);
     }
@@ -48,7 +48,7 @@ Status bpe_init(Bpe *b, uint32_t max_merges, const int32_t byte_ids[256], Err *e
 void bpe_fini(Bpe *b) {
     mem_free(b->slots);
     mem_free(b->results);
-    mem_free(b->byte_ranks);
+    mem_free(b->ascii_ranks);
     bpe_chars_fini(&b->chars);
     *b = (Bpe){0};
 }
@@ -79,9 +79,9 @@ int32_t bpe_rank(const Bpe *b, int32_t left, int32_t right) {
 }
 
 void bpe_finish(Bpe *b) {
-    for (size_t left = 0; left < 256; left++)
-        for (size_t right = 0; right < 256; right++)
-            b->byte_ranks[left * 256 + right] = bpe_rank(b, b->byte_ids[left], b->byte_ids[right]);
+    for (size_t left = 0; left < 128; left++)
+        for (size_t right = 0; right < 128; right++)
+            b->ascii_ranks[left * 128 + right] = bpe_rank(b, b->byte_ids[left], b->byte_ids[right]);
 }
 
 void bpe_work_init(BpeWork *w) {
@@ -208,20 +208,18 @@ static size_t bpe_tree_first(const BpePiece *p, int32_t *rank) {
  * symbols i and i + 1. */
 static size_t bpe_piece_symbols(const Bpe *b, StrView s, int32_t *ids, int32_t *ranks) {
     size_t n = 0;
-    int last = -1; // the byte that is the symbol before; -1: a character
+    unsigned last = 0x80; // the ASCII byte that is the symbol before; 0x80: another symbol
     for (size_t at = 0, len; at < s.len; at += len) {
-        int byte = (unsigned char)s.ptr[at];
+        unsigned byte = (unsigned char)s.ptr[at];
         int32_t id = byte < 0x80 ? -1 : bpe_chars_find(&b->chars, s, at, &len);
         if (id < 0) {
             id = b->byte_ids[byte];
             len = 1;
-        } else {
-            byte = -1;
         }
         ids[n] = id;
         if (n > 0)
-            ranks[n - 1] = last >= 0 && byte >= 0 ? b->byte_ranks[last * 256 + byte]
-                                                  : bpe_rank(b, ids[n - 1], id);
+            ranks[n - 1] = last < 0x80 && byte < 0x80 ? b->ascii_ranks[last * 128 + byte]
+                                                      : bpe_rank(b, ids[n - 1], id);
         last = byte;
         n++;
     }

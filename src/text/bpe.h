@@ -34,7 +34,7 @@ typedef struct Bpe {
     int32_t *results;      // [n_merges] id of each rank's result
     uint32_t n_merges;     // merges added so far
     uint32_t max_merges;   // room
-    int32_t *byte_ranks;   // [256 * 256] rank of a pair of byte tokens; INT32_MAX: none
+    int32_t *ascii_ranks;  // [128 * 128] rank of a pair of ASCII bytes; INT32_MAX: none
     int32_t byte_ids[256]; // id of each byte's token
     BpeChars chars;        // empty until bpe_learn_chars
 } Bpe;

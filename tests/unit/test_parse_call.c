@@ -59,6 +59,9 @@ static void test_c20_call_inside_reasoning(void **state) {
          "</function>\n</tool_call>",
          "{\"r\":\"ok\",\"c\":null,\"t\":[[\"finish\",{\"answer\":\"204\"}]]}",
          PARSE_START_REASONING, false, false},
+        // The same where thinking was off and the model thought all the same.
+        {"<think>\nok\n<tool_call>\n<function=now>\n</function>\n</tool_call>",
+         "{\"r\":\"ok\",\"c\":null,\"t\":[[\"now\",{}]]}", PARSE_START_CONTENT, false, false},
         // Behind it the reasoning is closed; a late tag is no content.
         {"ok\n<tool_call>\n<function=now>\n</function>\n</tool_call>\n</think>\n\nDone.",
          "{\"r\":\"ok\",\"c\":\"Done.\",\"t\":[[\"now\",{}]]}", PARSE_START_REASONING, false,

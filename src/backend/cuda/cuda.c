@@ -1,0 +1,864 @@
+// SPDX-License-Identifier: Apache-2.0
+/* cuda.c - the CUDA device behind backend_table.h: opening, steps in flight, slots and blocks.
+ *
+ * Path:     backend.c calls it through backend_cuda_table. A submit writes a descriptor, copies it
+ *           to the card and starts kernels; a wait reads ids and flags (and logits, where the
+ *           host's sampler or the caller wants them).
+ * Owns:     see cuda_self.h.  Thread: engine.
+ * Sampling: plain greedy choice happens on the card, and its id can go to the next step without the
+ *           host; any other sampler runs on the host, and a step that carries such an id waits.
+ * Not here: the kernels and their order (cuda_step.c). */
+#ifdef LILY_HAS_CUDA
+
+#include "backend/cuda/cuda_self.h"
+#include "base/bf16.h"
+#include "base/checked.h"
+#include "base/mem.h"
+
+#include <math.h>
+#include <string.h>
+
+enum {
+    NO_BAD = 0x7f7f7f7f,     // what memset leaves; above every noted row
+    LOWEST_COMPUTE = 80,     // compute capability 8.0: bf16 matrix units, asynchronous copies
+    PINNED_LOGITS = 1 << 28, // the host's logits are pinned up to this size
+};
+
+const BackendTable backend_cuda_table;
+
+/* ---- errors ---- */
+
+Status cuda_status(cudaError_t e, const char *what, Err *err) {
+    if (e == cudaSuccess)
+        return STATUS_OK;
+    (void)cudaGetLastError();
+    if (e == cudaErrorMemoryAllocation)
+        return err_set(err, STATUS_MEMORY, "cuda: out of memory: %s", what);
+    return err_set(err, STATUS_DEVICE, "cuda: %s: %s (%s)", what, cudaGetErrorString(e),
+                   cudaGetErrorName(e));
+}
+
+/* A failure in a running step: kept, and told by every later call. */
+static Status device_failed(Cuda *c, cudaError_t e, const char *what, Err *err) {
+    Err local = {0};
+    Status status = cuda_status(e, what, &local);
+    if (status == STATUS_OK)
+        return STATUS_OK;
+    if (status == STATUS_DEVICE) {
+        c->failed = status;
+        snprintf(c->failed_text, sizeof c->failed_text, "%s", local.text);
+    }
+    return err_set(err, status, "%s", local.text);
+}
+
+static Status device_alive(const Cuda *c, Err *err) {
+    if (c->failed == STATUS_OK)
+        return STATUS_OK;
+    return err_set(err, c->failed, "%s", c->failed_text);
+}
+
+/* ---- the device ---- */
+
+static bool is_masked(const char *mask, const char *name) {
+    size_t n = strlen(name);
+    for (const char *at = mask; at && *at; at = strchr(at, ',') ? strchr(at, ',') + 1 : "")
+        if (strncmp(at, name, n) == 0 && (at[n] == ',' || at[n] == 0))
+            return true;
+    return false;
+}
+
+static bool cuda_is_available(char *text, size_t size) {
+    char none[1];
+    if (!text || !size) {
+        text = none;
+        size = sizeof none;
+    }
+    int n = 0, major = 0, minor = 0;
+    cudaError_t e = cudaGetDeviceCount(&n);
+    if (e == cudaErrorInsufficientDriver)
+        snprintf(text, size, "no NVIDIA driver, or one that is too old");
+    else if (e == cudaErrorNoDevice || (e == cudaSuccess && n == 0))
+        snprintf(text, size, "no NVIDIA card");
+    else if (e != cudaSuccess)
+        snprintf(text, size, "%s", cudaGetErrorString(e));
+    if (e != cudaSuccess || n == 0) {
+        (void)cudaGetLastError();
+        return false;
+    }
+    struct cudaDeviceProp prop;
+    if (cudaGetDeviceProperties(&prop, 0) != cudaSuccess ||
+        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0) != cudaSuccess ||
+        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0) != cudaSuccess) {
+        (void)cudaGetLastError();
+        snprintf(text, size, "the card does not answer");
+        return false;
+    }
+    if (10 * major + minor < LOWEST_COMPUTE) {
+        snprintf(text, size, "%s: expected compute capability 8.0 or higher, found %d.%d",
+                 prop.name, major, minor);
+        return false;
+    }
+    snprintf(text, size, "%s, %.0f GiB", prop.name, (double)prop.totalGlobalMem / (1 << 30));
+    return true;
+}
+
+static Status device_choose(Cuda *c, Err *err) {
+    int n = 0, major = 0, minor = 0;
+    TRY(cuda_status(cudaGetDeviceCount(&n), "counting cards", err));
+    if (c->plan.device < 0 || c->plan.device >= n)
+        return err_set(err, STATUS_INVALID, "cuda: device: expected 0 to %d, found %d", n - 1,
+                       c->plan.device);
+    TRY(cuda_status(cudaSetDevice(c->plan.device), "choosing the card", err));
+    struct cudaDeviceProp prop;
+    TRY(cuda_status(cudaGetDeviceProperties(&prop, c->plan.device), "asking the card", err));
+    TRY(cuda_status(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor,
+                                           c->plan.device),
+                    "asking the card", err));
+    TRY(cuda_status(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor,
+                                           c->plan.device),
+                    "asking the card", err));
+    if (10 * major + minor < LOWEST_COMPUTE)
+        return err_set(err, STATUS_UNSUPPORTED,
+                       "cuda: %s: expected compute capability 8.0 or higher, found %d.%d",
+                       prop.name, major, minor);
+    TRY(cuda_status(cudaDeviceGetAttribute(&c->max_shared, cudaDevAttrMaxSharedMemoryPerBlockOptin,
+                                           c->plan.device),
+                    "asking the card", err));
+    TRY(cuda_status(cuda_kernels_init(c->max_shared), "preparing kernels", err));
+    TRY(cuda_status(cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking),
+                    "making a stream", err));
+    snprintf(c->text, sizeof c->text, "%s (compute %d.%d), %s", prop.name, major, minor,
+             c->has_graphs ? "graphs" : "no graphs");
+    return STATUS_OK;
+}
+
+/* ---- sizes ---- */
+
+static void sizes_set(Cuda *c) {
+    const ModelConfig *m = &c->c;
+    c->n_attn = config_n_attn_layers(m);
+    c->n_gdn = m->n_layers - c->n_attn;
+    c->ld_attn = 2 * config_q_dim(m) + 2 * config_kv_dim(m);
+    c->ld_gdn = (int32_t)round_up_size(
+        (size_t)(config_conv_dim(m) + config_gdn_value_dim(m) + 2 * m->n_gdn_value_heads), 16);
+    c->ld_router = (int32_t)round_up_size((size_t)m->n_experts + 1, 16);
+    c->seq_blocks = div_up_i32(c->plan.max_ctx, KV_BLOCK);
+    size_t state = (size_t)m->n_gdn_value_heads * GDN_HEAD * GDN_HEAD * 4;
+    size_t ring = CONV_TAPS * (size_t)config_conv_dim(m) * 2;
+    c->slot_ring = (int64_t)(state * (size_t)c->n_gdn);
+    c->slot_size = max_size(round_up_size((state + ring) * (size_t)c->n_gdn, CUDA_ALIGN), CUDA_ALIGN);
+    c->block_size = max_size((size_t)c->n_attn * 2 * KV_BLOCK * (size_t)config_kv_dim(m) * 2,
+                             CUDA_ALIGN);
+}
+
+static size_t logits_bytes(const Cuda *c) {
+    return ((size_t)c->plan.max_logits + (size_t)c->plan.max_seqs) * (size_t)c->c.vocab * 4;
+}
+
+/* Fills counts and sizes for a plan. layers is borrowed. */
+static void cuda_size(Cuda *c, const Weights *w, const BackendPlan *plan, CudaLayer *layers) {
+    *c = (Cuda){.c = *weights_config(w), .plan = *plan, .layers = layers};
+    c->plan.mask = NULL;
+    int32_t place[2] = {0, 0};
+    for (int i = 0; i < c->c.n_layers; i++) {
+        layers[i].is_attn = c->c.is_attn[i];
+        layers[i].place = place[c->c.is_attn[i]]++;
+    }
+    sizes_set(c);
+    c->weight_size = cuda_load_place(c, NULL);
+    c->scratch_size = cuda_step_place(c, NULL);
+}
+
+static Status cuda_needs(BackendNeeds *out, const Weights *w, const BackendPlan *plan, Err *err) {
+    TRY(cuda_load_check(w, err));
+    if (plan->is_f32_activations)
+        return err_set(err, STATUS_UNSUPPORTED,
+                       "cuda: activations in f32 are a test mode of the cpu backend");
+    size_t bytes = (size_t)weights_config(w)->n_layers * sizeof(CudaLayer);
+    CudaLayer *layers = mem_zalloc(1, bytes);
+    Cuda *c = mem_zalloc(1, sizeof *c);
+    Status status = STATUS_OK;
+    if (layers && c) {
+        cuda_size(c, w, plan, layers);
+        *out = (BackendNeeds){.weight_bytes = c->weight_size,
+                              .block_bytes = c->block_size,
+                              .slot_bytes = c->slot_size,
+                              .sampler_bytes = 0, // on the host
+                              .scratch_bytes = c->scratch_size};
+    } else {
+        status = err_memory(err, "cuda plan", bytes + sizeof *c);
+    }
+    mem_free(layers);
+    mem_free(c);
+    return status;
+}
+
+/* ---- open and close ---- */
+
+static void cuda_close(void *self) {
+    Cuda *c = self;
+    if (!c)
+        return;
+    if (c->stream)
+        cudaStreamSynchronize(c->stream);
+    for (int i = 0; i <= CUDA_GRAPH_ROWS; i++)
+        if (c->graph[i])
+            cudaGraphExecDestroy(c->graph[i]);
+    for (int i = 0; i < BATCH_IN_FLIGHT; i++) {
+        if (c->done[i].event)
+            cudaEventDestroy(c->done[i].event);
+        mem_free(c->done[i].seqs);
+        mem_free(c->done[i].results);
+    }
+    cudaFree(c->weights);
+    cudaFree(c->kv);
+    cudaFree(c->slots);
+    cudaFree(c->scratch);
+    if (c->host)
+        cudaFreeHost(c->host);
+    if (c->are_logits_pinned)
+        cudaFreeHost(c->logits_map);
+    else
+        mem_unmap(c->logits_map, c->logits_size);
+    if (c->stream)
+        cudaStreamDestroy(c->stream);
+    for (int32_t i = 0; c->samplers && i < c->plan.n_samplers; i++)
+        sampler_close(c->samplers[i]);
+    mem_free(c->samplers);
+    mem_free(c->sampler_limit);
+    mem_free(c->slot_tok);
+    mem_free(c->layers);
+    (void)cudaGetLastError();
+    mem_free(c);
+}
+
+static Status device_alloc(char **out, size_t n, size_t size, const char *what, Err *err) {
+    void *p = NULL;
+    cudaError_t e = cudaMalloc(&p, n * size);
+    if (e == cudaErrorMemoryAllocation) {
+        size_t left = 0, total = 0;
+        (void)cudaGetLastError();
+        (void)cudaMemGetInfo(&left, &total);
+        return err_set(err, STATUS_MEMORY,
+                       "cuda: %s: expected %.2f GiB of free memory on the card, found %.2f", what,
+                       (double)n * (double)size / (1 << 30), (double)left / (1 << 30));
+    }
+    TRY(cuda_status(e, what, err));
+    *out = p;
+    return STATUS_OK;
+}
+
+static Status device_clear(Cuda *c, void *p, size_t n, Err *err) {
+    return cuda_status(cudaMemsetAsync(p, 0, n, c->stream), "clearing memory", err);
+}
+
+static Status memory_open(Cuda *c, Err *err) {
+    size_t blocks = (size_t)c->plan.n_blocks, slots = (size_t)c->plan.n_slots;
+    TRY(device_alloc(&c->weights, c->weight_size, 1, "weights", err));
+    TRY(device_alloc(&c->kv, blocks, c->block_size, "key-value blocks", err));
+    TRY(device_alloc(&c->slots, slots, c->slot_size, "state slots", err));
+    TRY(device_alloc(&c->scratch, c->scratch_size, 1, "scratch", err));
+    cuda_load_place(c, c->weights);
+    cuda_step_place(c, c->scratch);
+    TRY(device_clear(c, c->kv, blocks * c->block_size, err));
+    TRY(device_clear(c, c->slots, slots * c->slot_size, err));
+    TRY(device_clear(c, c->sampled, 3 * (size_t)c->plan.max_seqs * 4, err));
+    return device_clear(c, c->d.count, ((size_t)c->plan.max_seqs + CUDA_HEAD_ROWS + 1) * 4, err);
+}
+
+static Status done_open(Cuda *c, Err *err) {
+    size_t seqs = (size_t)c->plan.max_seqs, ids = round_up_size(3 * seqs * 4, CUDA_ALIGN);
+    c->host_size = BATCH_IN_FLIGHT * (c->desc_size + ids);
+    c->logits_size = BATCH_IN_FLIGHT * logits_bytes(c);
+    TRY(cuda_status(cudaHostAlloc((void **)&c->host, c->host_size, cudaHostAllocDefault),
+                    "pinned memory", err));
+    c->are_logits_pinned = c->logits_size <= PINNED_LOGITS;
+    if (c->are_logits_pinned) {
+        void *p = NULL;
+        c->are_logits_pinned =
+            cudaHostAlloc(&p, c->logits_size, cudaHostAllocDefault) == cudaSuccess;
+        c->logits_map = p;
+        (void)cudaGetLastError();
+    }
+    if (!c->are_logits_pinned && !(c->logits_map = mem_map(c->logits_size)))
+        return err_memory(err, "logits", c->logits_size);
+    for (size_t i = 0; i < BATCH_IN_FLIGHT; i++) {
+        CudaDone *d = &c->done[i];
+        d->desc = c->host + i * (c->desc_size + ids);
+        d->ids = (int32_t *)(d->desc + c->desc_size);
+        d->logits = (float *)(c->logits_map + i * logits_bytes(c));
+        d->half = (int)i;
+        d->seqs = mem_zalloc(seqs, sizeof *d->seqs);
+        d->results = mem_zalloc(seqs, sizeof *d->results);
+        if (!d->seqs || !d->results)
+            return err_memory(err, "results", seqs * (sizeof *d->seqs + sizeof *d->results));
+        TRY(cuda_status(cudaEventCreateWithFlags(&d->event, cudaEventDisableTiming),
+                        "making an event", err));
+    }
+    return STATUS_OK;
+}
+
+static Status samplers_open(Cuda *c, Err *err) {
+    size_t n = (size_t)c->plan.n_samplers;
+    c->samplers = mem_zalloc(n, sizeof *c->samplers);
+    c->sampler_limit = mem_zalloc(n, sizeof *c->sampler_limit);
+    c->slot_tok = mem_zalloc((size_t)c->plan.n_slots, sizeof *c->slot_tok);
+    if (!c->samplers || !c->sampler_limit || !c->slot_tok)
+        return err_memory(err, "samplers", n * sizeof *c->samplers);
+    for (size_t i = 0; i < n; i++) {
+        TRY(sampler_open(&c->samplers[i], c->c.vocab, err));
+        c->sampler_limit[i] = c->c.vocab;
+    }
+    return STATUS_OK;
+}
+
+/* A graph of the decode step of m rows. What the driver refuses is done without: false. */
+static bool graph_make(Cuda *c, int32_t m) {
+    cudaGraph_t graph = NULL;
+    if (cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeThreadLocal) != cudaSuccess)
+        return false;
+    cudaError_t e = cuda_step_decode(c, m);
+    cudaError_t end = cudaStreamEndCapture(c->stream, &graph);
+    bool is_good = e == cudaSuccess && end == cudaSuccess &&
+                   cudaGraphInstantiate(&c->graph[m], graph, 0) == cudaSuccess;
+    if (graph)
+        cudaGraphDestroy(graph);
+    return is_good;
+}
+
+static void graphs_open(Cuda *c, const Log *log) {
+    for (int32_t m = 1; c->has_graphs && m <= min_i32(c->plan.max_seqs, CUDA_GRAPH_ROWS); m++)
+        c->has_graphs = graph_make(c, m);
+    if (!c->has_graphs)
+        log_printf(log, LOG_DEBUG, "cuda: decode steps run without graphs");
+    (void)cudaGetLastError();
+}
+
+static Status cuda_open(void **self, const Weights *w, const BackendPlan *plan,
+                        const Progress *progress, const Log *log, Err *err) {
+    if (plan->is_f32_activations)
+        return err_set(err, STATUS_UNSUPPORTED,
+                       "cuda: activations in f32 are a test mode of the cpu backend");
+    TRY(cuda_load_check(w, err));
+    int32_t n_layers = weights_config(w)->n_layers;
+    CudaLayer *layers = mem_zalloc((size_t)n_layers, sizeof *layers);
+    Cuda *c = mem_zalloc(1, sizeof *c);
+    if (!layers || !c) {
+        mem_free(layers);
+        mem_free(c);
+        return err_memory(err, "cuda backend", sizeof *c);
+    }
+    cuda_size(c, w, plan, layers);
+    c->log = log;
+    c->is_chained = !is_masked(plan->mask, "chain");
+    c->has_graphs = !is_masked(plan->mask, "graph");
+    Status status = STATUS_OK;
+    TRY_GOTO(status, device_choose(c, err));
+    TRY_GOTO(status, memory_open(c, err));
+    TRY_GOTO(status, done_open(c, err));
+    TRY_GOTO(status, samplers_open(c, err));
+    TRY_GOTO(status, cuda_load_fill(c, w, progress, err));
+    TRY_GOTO(status, cuda_status(cudaStreamSynchronize(c->stream), "opening", err));
+    graphs_open(c, log);
+    *self = c;
+    return STATUS_OK;
+fail:
+    cuda_close(c);
+    return status;
+}
+
+static const char *cuda_text(const void *self) { return ((const Cuda *)self)->text; }
+
+/* ---- finishing a step ---- */
+
+static CudaDone *done_of(Cuda *c, uint64_t step) { return &c->done[step % BATCH_IN_FLIGHT]; }
+
+static void finish_seq(Cuda *c, CudaDone *d, int32_t i) {
+    const CudaDoneSeq *s = &d->seqs[i];
+    BatchResult *r = &d->results[i];
+    *r = (BatchResult){.sample = {.id = -1}, .bad_layer = -1};
+    int32_t bad = d->ids[2 * c->plan.max_seqs + i];
+    if (bad < NO_BAD) {
+        r->bad_layer = bad / CUDA_BAD_ROWS;
+        r->bad_pos = s->pos0 + bad % CUDA_BAD_ROWS;
+    }
+    const float *logits = d->logits + (size_t)s->first_logit * (size_t)c->c.vocab;
+    if (s->is_wanted)
+        r->logits = logits;
+    if (r->bad_layer >= 0 || s->sampler < 0)
+        return;
+    if (s->is_host_sampled) {
+        const float *last = logits + (size_t)(s->n_logits - 1) * (size_t)c->c.vocab;
+        sampler_next(c->samplers[s->sampler], &r->sample, last, s->allowed, s->pos0 + s->n_rows);
+    } else {
+        r->sample.id = d->ids[d->half * c->plan.max_seqs + i];
+    }
+}
+
+static Status done_finish(Cuda *c, CudaDone *d, Err *err) {
+    if (d->is_finished)
+        return STATUS_OK;
+    TRY(device_alive(c, err));
+    TRY(device_failed(c, cudaEventSynchronize(d->event), "waiting for a step", err));
+    for (int32_t i = 0; i < d->n_seqs; i++)
+        finish_seq(c, d, i);
+    d->is_finished = true;
+    return STATUS_OK;
+}
+
+static Status cuda_wait(void *self, BatchResult *results, Err *err) {
+    Cuda *c = self;
+    CudaDone *d = done_of(c, c->n_waited);
+    Status status = done_finish(c, d, err);
+    c->n_waited++;
+    if (status == STATUS_OK)
+        memcpy(results, d->results, (size_t)d->n_seqs * sizeof *results);
+    return status;
+}
+
+/* Every step in flight, in order: before anything that its host samplers must not see. */
+static Status all_finish(Cuda *c, Err *err) {
+    for (uint64_t s = c->n_waited; s < c->n_submitted; s++)
+        TRY(done_finish(c, done_of(c, s), err));
+    return STATUS_OK;
+}
+
+/* ---- starting a step ---- */
+
+/* A batch cut into its decode rows and its prefill part. */
+typedef struct Cut {
+    const Batch *batch;
+    CudaDesc desc; // host
+    int32_t m;     // decode rows
+    int32_t n_table;
+    CudaPrefillCounts n;
+    int32_t n_logits; // host rows taken so far
+} Cut;
+
+static int32_t seq_limit(const Cuda *c, const BatchSeq *s) {
+    return s->sampler >= 0 && c->sampler_limit[s->sampler] >= 0 ? c->sampler_limit[s->sampler]
+                                                                : c->c.vocab;
+}
+
+/* Notes what the result of sequence i needs. */
+static void cut_result(Cuda *c, Cut *t, CudaDone *d, int32_t i) {
+    const BatchSeq *s = &t->batch->seqs[i];
+    CudaDoneSeq *to = &d->seqs[i];
+    *to = (CudaDoneSeq){.pos0 = s->pos0,
+                        .n_rows = s->n_rows,
+                        .sampler = s->sampler,
+                        .first_logit = t->n_logits,
+                        .is_wanted = s->want != WANT_NOTHING,
+                        .allowed = s->allowed};
+    to->is_host_sampled =
+        s->sampler >= 0 && (c->sampler_limit[s->sampler] < 0 || s->allowed != NULL);
+    if (to->is_wanted || to->is_host_sampled)
+        to->n_logits = s->want == WANT_ALL ? s->n_rows : 1;
+    t->n_logits += to->n_logits;
+}
+
+static void cut_table(Cut *t, const BatchSeq *s) {
+    int32_t n = div_up_i32(s->pos0 + s->n_rows, KV_BLOCK);
+    memcpy(t->desc.table + t->n_table, s->blocks, (size_t)n * sizeof *s->blocks);
+    t->n_table += n;
+}
+
+static CudaRow cut_row(const Cuda *c, const Cut *t, int32_t i, int32_t row) {
+    const BatchSeq *s = &t->batch->seqs[i];
+    return (CudaRow){.id = t->batch->ids[s->row0 + row],
+                     .carry = -1,
+                     .pos = s->pos0 + row,
+                     .slot = s->slot,
+                     .table = t->n_table,
+                     .seq = i,
+                     .in_seq = row,
+                     .limit = seq_limit(c, s)};
+}
+
+/* A decode row. An id that the host chose is known by now; one that the card chose stays there. */
+static void cut_decode(Cuda *c, Cut *t, int32_t i) {
+    const BatchSeq *s = &t->batch->seqs[i];
+    CudaRow row = cut_row(c, t, i, 0);
+    if (s->carry >= 0) {
+        const CudaDone *before = done_of(c, c->n_submitted - 1);
+        if (before->is_finished)
+            row.id = max_i32(before->results[s->carry].sample.id, 0);
+        else
+            row.carry = s->carry;
+    }
+    t->desc.decode[t->m++] = row;
+    cut_table(t, s);
+}
+
+static void cut_prefill(Cuda *c, Cut *t, int32_t i) {
+    const BatchSeq *s = &t->batch->seqs[i];
+    CudaPrefillCounts *n = &t->n;
+    CudaSeq *seq = &t->desc.seqs[n->n_seqs];
+    *seq = (CudaSeq){.row0 = n->m,
+                     .n_rows = s->n_rows,
+                     .pos0 = s->pos0,
+                     .slot = s->slot,
+                     .table = t->n_table,
+                     .chunk0 = n->n_chunks,
+                     .n_chunks = div_up_i32(s->n_rows, RECUR_CHUNK)};
+    for (int32_t row = 0; row < s->n_rows; row += RECUR_CHUNK)
+        t->desc.chunks[n->n_chunks++] =
+            (CudaChunk){n->m + row, min_i32(RECUR_CHUNK, s->n_rows - row)};
+    int32_t tokens = cuda_attn_tile_tokens(c->c.n_q_heads, c->c.n_kv_heads, c->max_shared);
+    for (int32_t tok = 0; tok < s->n_rows; tok += tokens)
+        t->desc.tiles[n->n_tiles++] = (CudaTile){n->n_seqs, tok};
+    for (int32_t row = 0; row < s->n_rows; row++) {
+        bool is_last = row == s->n_rows - 1;
+        if (s->want == WANT_ALL || (is_last && (s->want == WANT_LAST || s->sampler >= 0)))
+            t->desc.list[n->n_list++] = n->m + row;
+        t->desc.rows[n->m + row] = cut_row(c, t, i, row);
+    }
+    n->m += s->n_rows;
+    n->n_seqs++;
+    cut_table(t, s);
+}
+
+static cudaError_t desc_upload(Cuda *c, const Cut *t, const CudaDone *d) {
+    size_t table = (size_t)((const char *)t->desc.table - d->desc);
+    size_t head = table + (size_t)t->n_table * sizeof(int32_t);
+    cudaError_t e = cudaMemcpyAsync(c->desc, d->desc, head, cudaMemcpyHostToDevice, c->stream);
+    if (e != cudaSuccess || t->n.m == 0)
+        return e;
+    size_t at = t->desc.prefill_at;
+    size_t end = (size_t)((const char *)t->desc.list - d->desc) + (size_t)t->n.n_list * 4;
+    return cudaMemcpyAsync(c->desc + at, d->desc + at, end - at, cudaMemcpyHostToDevice, c->stream);
+}
+
+/* Rows of the card's logits to the host's. */
+static cudaError_t logits_fetch(Cuda *c, CudaDone *d, int32_t to, const float *from, int32_t n) {
+    size_t row = (size_t)c->c.vocab;
+    return cudaMemcpyAsync(d->logits + (size_t)to * row, from, (size_t)n * row * 4,
+                           cudaMemcpyDeviceToHost, c->stream);
+}
+
+/* Logits of the prefill rows that want them, a few at a time, and greedy ids. */
+static cudaError_t prefill_heads(Cuda *c, const Cut *t, CudaDone *d) {
+    int32_t used = 0; // rows of the sequence at work that were fetched
+    int32_t last_seq = -1;
+    for (int32_t first = 0; first < t->n.n_list; first += CUDA_HEAD_ROWS) {
+        int32_t m = min_i32(CUDA_HEAD_ROWS, t->n.n_list - first);
+        cudaError_t e = cuda_step_prefill_head(c, first, m);
+        for (int32_t i = 0; e == cudaSuccess && i < m; i++) {
+            int32_t seq = t->desc.rows[t->desc.list[first + i]].seq;
+            used = seq == last_seq ? used + 1 : 0;
+            last_seq = seq;
+            e = cuda_step_prefill_choose(c, first, i);
+            if (e == cudaSuccess && d->seqs[seq].n_logits)
+                e = logits_fetch(c, d, d->seqs[seq].first_logit + used,
+                                 c->p.logits + (size_t)i * (size_t)c->c.vocab, 1);
+        }
+        if (e != cudaSuccess)
+            return e;
+    }
+    return cudaSuccess;
+}
+
+static cudaError_t decode_logits(Cuda *c, const Cut *t, CudaDone *d) {
+    for (int32_t i = 0; i < t->m; i++) {
+        const CudaDoneSeq *s = &d->seqs[t->desc.decode[i].seq];
+        cudaError_t e = cudaSuccess;
+        if (s->n_logits)
+            e = logits_fetch(c, d, s->first_logit, c->d.logits + (size_t)i * (size_t)c->c.vocab, 1);
+        if (e != cudaSuccess)
+            return e;
+    }
+    return cudaSuccess;
+}
+
+static cudaError_t step_start(Cuda *c, const Cut *t, CudaDone *d) {
+    cudaError_t e = desc_upload(c, t, d);
+    size_t seqs = (size_t)c->plan.max_seqs * 4;
+    if (e == cudaSuccess && t->m == 0)
+        e = cudaMemsetAsync(c->bad, 0x7f, seqs, c->stream);
+    if (e == cudaSuccess && t->m)
+        e = c->has_graphs && t->m <= CUDA_GRAPH_ROWS ? cudaGraphLaunch(c->graph[t->m], c->stream)
+                                                      : cuda_step_decode(c, t->m);
+    if (e == cudaSuccess)
+        e = decode_logits(c, t, d);
+    if (e == cudaSuccess && t->n.m) {
+        e = cuda_step_prefill_begin(c, &t->n);
+        for (int32_t layer = 0; e == cudaSuccess && layer < c->c.n_layers; layer++)
+            e = cuda_step_prefill_layer(c, &t->n, layer);
+        if (e == cudaSuccess)
+            e = prefill_heads(c, t, d);
+    }
+    if (e == cudaSuccess)
+        e = cudaMemcpyAsync(d->ids, c->sampled, 3 * seqs, cudaMemcpyDeviceToHost, c->stream);
+    return e == cudaSuccess ? cudaEventRecord(d->event, c->stream) : e;
+}
+
+/* ---- taps ---- */
+
+/* Rows of both phases into the batch's order: to [n_rows, H]. */
+static cudaError_t tap_fetch(Cuda *c, const Cut *t, const float *decode, const float *prefill,
+                             float *host) {
+    size_t h = (size_t)c->c.hidden;
+    cudaError_t e = cudaSuccess;
+    int32_t at[2] = {0, 0};
+    for (int32_t i = 0; e == cudaSuccess && i < t->batch->n_seqs; i++) {
+        const BatchSeq *s = &t->batch->seqs[i];
+        bool is_prefill = s->phase == PHASE_PREFILL;
+        const float *from = (is_prefill ? prefill : decode) + (size_t)at[is_prefill] * h;
+        e = cudaMemcpyAsync(host + (size_t)s->row0 * h, from, (size_t)s->n_rows * h * 4,
+                            cudaMemcpyDeviceToHost, c->stream);
+        at[is_prefill] += s->n_rows;
+    }
+    return e == cudaSuccess ? cudaStreamSynchronize(c->stream) : e;
+}
+
+static cudaError_t tap_see(Cuda *c, const Cut *t, const char *name, int32_t layer,
+                           const float *decode, const float *prefill, double *wide) {
+    size_t n = (size_t)t->batch->n_rows * (size_t)c->c.hidden;
+    float *host = (float *)(wide + n); // behind the doubles
+    cudaError_t e = tap_fetch(c, t, decode, prefill, host);
+    for (size_t i = 0; i < n; i++)
+        wide[i] = (double)host[i];
+    const BatchTap *tap = t->batch->tap;
+    if (e == cudaSuccess)
+        tap->see(tap->ctx, name, layer, t->batch->n_rows, c->c.hidden, wide);
+    return e;
+}
+
+/* The step layer by layer. */
+static cudaError_t tapped_layers(Cuda *c, const Cut *t, double *wide) {
+    cudaError_t e = cudaMemsetAsync(c->bad, 0x7f, (size_t)c->plan.max_seqs * 4, c->stream);
+    if (e == cudaSuccess && t->m)
+        e = cuda_step_decode_begin(c, t->m);
+    if (e == cudaSuccess && t->n.m)
+        e = cuda_step_prefill_begin(c, &t->n);
+    if (e == cudaSuccess)
+        e = tap_see(c, t, "out", -1, c->d.x, c->p.x, wide);
+    for (int32_t layer = 0; e == cudaSuccess && layer < c->c.n_layers; layer++) {
+        if (t->m)
+            e = cuda_step_decode_layer(c, t->m, layer);
+        if (e == cudaSuccess && t->n.m)
+            e = cuda_step_prefill_layer(c, &t->n, layer);
+        if (e == cudaSuccess)
+            e = tap_see(c, t, "out", layer, c->d.x, c->p.x, wide);
+    }
+    return e;
+}
+
+static cudaError_t tapped_norm(Cuda *c, const Cut *t, double *wide) {
+    CudaLaunch l = {.stream = c->stream};
+    float eps = (float)c->c.rms_eps, *out = c->p.tap;
+    cudaError_t e = cudaSuccess;
+    if (t->m) // in the place of the projections, which are done with
+        e = cuda_norm_f32(&l, c->d.proj, c->d.x, c->final_norm, eps, t->m, c->c.hidden);
+    if (e == cudaSuccess && t->n.m)
+        e = cuda_norm_f32(&l, out, c->p.x, c->final_norm, eps, t->n.m, c->c.hidden);
+    if (e == cudaSuccess)
+        e = tap_see(c, t, "final_norm", c->c.n_layers, c->d.proj, out, wide);
+    return e;
+}
+
+static Status tapped_start(Cuda *c, const Cut *t, CudaDone *d, Err *err) {
+    size_t n = (size_t)t->batch->n_rows * (size_t)c->c.hidden;
+    double *wide = mem_alloc(n * (sizeof(double) + sizeof(float)));
+    if (!wide)
+        return err_memory(err, "tap", n * sizeof(double));
+    cudaError_t e = desc_upload(c, t, d);
+    if (e == cudaSuccess)
+        e = tapped_layers(c, t, wide);
+    if (e == cudaSuccess)
+        e = tapped_norm(c, t, wide);
+    if (e == cudaSuccess && t->m)
+        e = cuda_step_decode_end(c, t->m);
+    if (e == cudaSuccess)
+        e = decode_logits(c, t, d);
+    if (e == cudaSuccess)
+        e = prefill_heads(c, t, d);
+    if (e == cudaSuccess)
+        e = cudaMemcpyAsync(d->ids, c->sampled, 3 * (size_t)c->plan.max_seqs * 4,
+                            cudaMemcpyDeviceToHost, c->stream);
+    if (e == cudaSuccess)
+        e = cudaEventRecord(d->event, c->stream);
+    mem_free(wide);
+    return device_failed(c, e, "starting a step", err);
+}
+
+/* Whether a decode of the batch takes an id that the host's sampler chooses. */
+static bool needs_host_id(Cuda *c, const Batch *batch) {
+    if (c->n_waited == c->n_submitted)
+        return false;
+    const CudaDone *before = done_of(c, c->n_submitted - 1);
+    for (int32_t i = 0; i < batch->n_seqs; i++) {
+        const BatchSeq *s = &batch->seqs[i];
+        if (s->phase == PHASE_DECODE && s->carry >= 0 && before->seqs[s->carry].is_host_sampled)
+            return true;
+    }
+    return false;
+}
+
+static Status cuda_submit(void *self, const Batch *batch, Err *err) {
+    Cuda *c = self;
+    TRY(device_alive(c, err));
+    if (needs_host_id(c, batch))
+        TRY(all_finish(c, err));
+    CudaDone *d = done_of(c, c->n_submitted);
+    Cut t = {.batch = batch, .desc = cuda_step_desc(c, d->desc)};
+    *t.desc.head = (CudaStepHead){.sampled_in = 1 - d->half, .sampled_out = d->half};
+    d->n_seqs = batch->n_seqs;
+    d->is_finished = false;
+    for (int32_t i = 0; i < batch->n_seqs; i++) {
+        const BatchSeq *s = &batch->seqs[i];
+        cut_result(c, &t, d, i);
+        if (s->phase == PHASE_DECODE)
+            cut_decode(c, &t, i);
+        else
+            cut_prefill(c, &t, i);
+        c->slot_tok[s->slot] = s->pos0 + s->n_rows;
+    }
+    if (batch->tap)
+        TRY(tapped_start(c, &t, d, err));
+    else
+        TRY(device_failed(c, step_start(c, &t, d), "starting a step", err));
+    c->n_submitted++;
+    return STATUS_OK;
+}
+
+/* ---- samplers ---- */
+
+/* Greedy, and nothing but the id is asked for: what the card can do. */
+static bool is_plain(const SampleParams *p) {
+    bool has_penalty = (p->repetition_penalty != 0 && p->repetition_penalty != 1) ||
+                       p->presence_penalty != 0 || p->frequency_penalty != 0;
+    return p->temperature == 0 && !has_penalty && p->n_bias == 0 && p->n_top == 0 &&
+           !p->want_logprob;
+}
+
+static Status cuda_sampler_set(void *self, int32_t sampler, const SampleParams *params,
+                               const int32_t *ids, int32_t n_prompt, int32_t n_generated,
+                               Err *err) {
+    Cuda *c = self;
+    TRY(all_finish(c, err));
+    TRY(sampler_set(c->samplers[sampler], params, ids, n_prompt, n_generated, err));
+    int32_t limit = params->n_ids > 0 ? min_i32(params->n_ids, c->c.vocab) : c->c.vocab;
+    c->sampler_limit[sampler] = is_plain(params) ? limit : -1;
+    return STATUS_OK;
+}
+
+/* ---- slots and blocks ---- */
+
+static char *slot_at(const Cuda *c, int32_t slot) {
+    return c->slots + (size_t)slot * c->slot_size;
+}
+
+static void cuda_slot_copy(void *self, int32_t to, int32_t from) {
+    Cuda *c = self;
+    c->slot_tok[to] = c->slot_tok[from];
+    if (to == from || c->failed != STATUS_OK)
+        return;
+    cudaError_t e = cudaMemcpyAsync(slot_at(c, to), slot_at(c, from), c->slot_size,
+                                    cudaMemcpyDeviceToDevice, c->stream);
+    if (e != cudaSuccess && device_failed(c, e, "copying a state slot", NULL) == STATUS_OK)
+        CHECK(!"a failure has a status");
+}
+
+/* A copy between host and card, done when it returns. */
+static Status copy_now(Cuda *c, void *to, const void *from, size_t n, enum cudaMemcpyKind kind,
+                       const char *what, Err *err) {
+    TRY(device_alive(c, err));
+    cudaError_t e = cudaMemcpyAsync(to, from, n, kind, c->stream);
+    if (e == cudaSuccess)
+        e = cudaStreamSynchronize(c->stream);
+    return device_failed(c, e, what, err);
+}
+
+/* A saved slot: the tokens it has seen (8 bytes), then its bytes. */
+static uint64_t cuda_slot_host_bytes(const void *self) {
+    return ((const Cuda *)self)->slot_size + sizeof(int64_t);
+}
+
+static Status cuda_slot_save(void *self, int32_t slot, void *host, Err *err) {
+    Cuda *c = self;
+    int64_t n_tok = c->slot_tok[slot];
+    memcpy(host, &n_tok, sizeof n_tok);
+    return copy_now(c, (char *)host + sizeof n_tok, slot_at(c, slot), c->slot_size,
+                    cudaMemcpyDeviceToHost, "saving a state slot", err);
+}
+
+static Status cuda_slot_restore(void *self, int32_t slot, const void *host, Err *err) {
+    Cuda *c = self;
+    int64_t n_tok;
+    memcpy(&n_tok, host, sizeof n_tok);
+    c->slot_tok[slot] = (int32_t)n_tok;
+    return copy_now(c, slot_at(c, slot), (const char *)host + sizeof n_tok, c->slot_size,
+                    cudaMemcpyHostToDevice, "restoring a state slot", err);
+}
+
+static uint64_t cuda_block_host_bytes(const void *self) {
+    return ((const Cuda *)self)->block_size;
+}
+
+static Status cuda_block_save(void *self, int32_t block, void *host, Err *err) {
+    Cuda *c = self;
+    return copy_now(c, host, c->kv + (size_t)block * c->block_size, c->block_size,
+                    cudaMemcpyDeviceToHost, "saving a block", err);
+}
+
+static Status cuda_block_restore(void *self, int32_t block, const void *host, Err *err) {
+    Cuda *c = self;
+    return copy_now(c, c->kv + (size_t)block * c->block_size, host, c->block_size,
+                    cudaMemcpyHostToDevice, "restoring a block", err);
+}
+
+/* The ring holds the row of position p at p % 4; the window is the last three, zeros before 0. */
+static void window_of(double *out, const uint16_t *ring, int32_t n_tok, int32_t cc) {
+    for (int32_t i = 0; i < CONV_TAPS - 1; i++) {
+        int32_t pos = n_tok - (CONV_TAPS - 1) + i;
+        for (int32_t ch = 0; ch < cc; ch++)
+            out[i * cc + ch] = pos < 0 ? 0 : (double)bf16_to_f32(ring[pos % CONV_TAPS * cc + ch]);
+    }
+}
+
+static Status cuda_slot_peek(void *self, int32_t slot, int layer, double *s, double *window,
+                             Err *err) {
+    Cuda *c = self;
+    int32_t cc = config_conv_dim(&c->c), place = c->layers[layer].place;
+    size_t n = (size_t)c->c.n_gdn_value_heads * GDN_HEAD * GDN_HEAD;
+    size_t ring = CONV_TAPS * (size_t)cc;
+    char *host = mem_alloc(n * 4 + ring * 2);
+    if (!host)
+        return err_memory(err, "state", n * 4);
+    const char *at = slot_at(c, slot);
+    Status status = copy_now(c, host, at + (size_t)place * n * 4, n * 4, cudaMemcpyDeviceToHost,
+                             "reading a state slot", err);
+    if (status == STATUS_OK)
+        status = copy_now(c, host + n * 4, at + (size_t)c->slot_ring + (size_t)place * ring * 2,
+                          ring * 2, cudaMemcpyDeviceToHost, "reading a state slot", err);
+    if (status == STATUS_OK) {
+        for (size_t i = 0; i < n; i++)
+            s[i] = (double)((const float *)host)[i];
+        window_of(window, (const uint16_t *)(host + n * 4), c->slot_tok[slot], cc);
+    }
+    mem_free(host);
+    return status;
+}
+
+const BackendTable backend_cuda_table = {
+    .kind = BACKEND_CUDA,
+    .is_available = cuda_is_available,
+    .needs = cuda_needs,
+    .open = cuda_open,
+    .close = cuda_close,
+    .text = cuda_text,
+    .submit = cuda_submit,
+    .wait = cuda_wait,
+    .sampler_set = cuda_sampler_set,
+    .slot_copy = cuda_slot_copy,
+    .slot_save = cuda_slot_save,
+    .slot_restore = cuda_slot_restore,
+    .slot_host_bytes = cuda_slot_host_bytes,
+    .block_save = cuda_block_save,
+    .block_restore = cuda_block_restore,
+    .block_host_bytes = cuda_block_host_bytes,
+    .slot_peek = cuda_slot_peek,
+};
+
+#endif

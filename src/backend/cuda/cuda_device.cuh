@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+/* cuda_device.cuh - what all kernels share: bf16, warp sums, matrix instructions, asynchronous
+ * copies, quantised activations, starting a kernel. The only file with inline assembly.
+ *
+ * Contraction is off (-fmad=false): a product and sum are joined only where fmaf says so, so that
+ * two kernels that make the same number make the same bits.
+ *
+ * With LILY_CUDA_EMU the same kernels are compiled for the CPU by the tests (tests/emu). */
+#ifndef LILY_BACKEND_CUDA_CUDA_DEVICE_CUH
+#define LILY_BACKEND_CUDA_CUDA_DEVICE_CUH
+
+#ifdef LILY_CUDA_EMU
+#include "cuda_emu.h"
+#else
+#include <cuda_runtime.h>
+#define DYN_SHARED(type, name)                                                                     \
+    extern __shared__ __align__(128) unsigned char dyn_shared_[];                                  \
+    type *name = reinterpret_cast<type *>(dyn_shared_)
+#endif
+
+#include "backend/cuda/cuda_kernels.h"
+#include "backend/cuda/cuda_layout.h"
+
+#define FULL_WARP 0xffffffffu
+#define FN static __device__ __forceinline__
+
+FN float bits_f32(uint32_t u) { return __uint_as_float(u); }
+FN float bf16_low(uint32_t u) { return __uint_as_float(u << 16); }
+FN float bf16_high(uint32_t u) { return __uint_as_float(u & 0xffff0000u); }
+FN float bf16_value(uint16_t h) { return __uint_as_float((uint32_t)h << 16); }
+
+FN float silu(float x) { return x / (1.0f + expf(-x)); }
+FN float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+FN float softplus(float x) { return x > 20.0f ? x : log1pf(expf(x)); }
+FN bool is_finite(float x) { return fabsf(x) <= 3.4028234e38f; }
+
+FN float warp_sum(float x) {
+#pragma unroll
+    for (int d = 16; d > 0; d >>= 1)
+        x += __shfl_xor_sync(FULL_WARP, x, d);
+    return x;
+}
+/* Sum and largest over lanes that share lane % 4, and over the four lanes of a quad. */
+FN float column_sum(float x) {
+    x += __shfl_xor_sync(FULL_WARP, x, 4);
+    x += __shfl_xor_sync(FULL_WARP, x, 8);
+    return x + __shfl_xor_sync(FULL_WARP, x, 16);
+}
+FN float column_max(float x) {
+    x = fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 4));
+    x = fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 8));
+    return fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 16));
+}
+FN float quad_sum(float x) {
+    x += __shfl_xor_sync(FULL_WARP, x, 1);
+    return x + __shfl_xor_sync(FULL_WARP, x, 2);
+}
+FN float quad_max(float x) {
+    x = fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 1));
+    return fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 2));
+}
+
+FN void note_bad(const CudaBad &b, int32_t row) {
+    const CudaRow &r = b.rows[row];
+    atomicMin(&b.bad[r.seq], b.layer * CUDA_BAD_ROWS + r.in_seq);
+}
+
+#ifndef LILY_CUDA_EMU
+/* ---- instructions ---- */
+
+/* Two values to bf16, round to nearest even: low half, high half. */
+FN uint32_t pack_bf16(float low, float high) {
+    uint32_t r;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+    return r;
+}
+/* a * b + c of two bf16 pairs, rounded once. */
+FN uint32_t fma_bf16x2(uint32_t a, uint32_t b, uint32_t c) {
+    uint32_t r;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+    return r;
+}
+FN uint32_t to_tf32(float x) {
+    uint32_t r;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(x));
+    return r;
+}
+/* c += A B: A 16 x 32 u8, B 32 x 8 s8. */
+FN void mma_s8(int32_t c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
+               uint32_t b1) {
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+                 "{%8,%9}, {%0,%1,%2,%3};"
+                 : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+/* c += A B: A 16 x 16 bf16, B 16 x 8 bf16. */
+FN void mma_bf16(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, "
+                 "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+/* c += A B: A 16 x 8 tf32, B 8 x 8 tf32. */
+FN void mma_tf32(float c[4], const uint32_t a[4], const uint32_t b[2]) {
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, "
+                 "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+/* Four 8 x 8 matrices of 16-bit values; lane i gives the address of row i % 8 of matrix i / 8. */
+FN void load_matrix(uint32_t r[4], const void *shared) {
+    uint32_t at = (uint32_t)__cvta_generic_to_shared(shared);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(at)
+                 : "memory");
+}
+FN void load_matrix_transposed(uint32_t r[4], const void *shared) {
+    uint32_t at = (uint32_t)__cvta_generic_to_shared(shared);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(at)
+                 : "memory");
+}
+/* Transposes an 8 x 8 matrix of 16-bit values held two a lane. */
+FN uint32_t transpose_matrix(uint32_t x) {
+    uint32_t r;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(r) : "r"(x));
+    return r;
+}
+/* 16 bytes from device to shared memory; zeros when !is_there (the address must still be valid). */
+FN void copy_async(void *shared, const void *device, bool is_there) {
+    uint32_t at = (uint32_t)__cvta_generic_to_shared(shared);
+    int n = is_there ? 16 : 0;
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(device), "r"(n)
+                 : "memory");
+}
+FN void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int N> FN void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
+/* Weights are read once: they stay out of the first-level cache. */
+FN uint4 load_once(const uint4 *p) {
+    uint4 v;
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p));
+    return v;
+}
+FN uint2 load_once(const uint2 *p) {
+    uint2 v;
+    asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0,%1}, [%2];"
+                 : "=r"(v.x), "=r"(v.y)
+                 : "l"(p));
+    return v;
+}
+/* Waits until the kernel ahead has ended and its writes can be seen. Every kernel calls it in every
+ * thread, also where there is nothing to do: the kernel behind relies on it. */
+FN void chain_wait() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+/* Lets the kernel behind start (and wait inside). */
+FN void chain_next() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+/* ---- starting ---- */
+
+template <typename... P, typename... A>
+static cudaError_t start(const CudaLaunch *l, void (*kernel)(P...), dim3 grid, int block,
+                         size_t shared, A... args) {
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = dim3((unsigned)block);
+    config.dynamicSmemBytes = shared;
+    config.stream = l->stream;
+    cudaLaunchAttribute chained = {};
+    chained.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    chained.val.programmaticStreamSerializationAllowed = 1;
+    config.attrs = &chained;
+    config.numAttrs = l->is_chained ? 1 : 0;
+    return cudaLaunchKernelEx(&config, kernel, P(args)...);
+}
+template <typename... P> static cudaError_t allow_shared(void (*kernel)(P...), size_t bytes) {
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+}
+#endif
+
+#define CUDA_TRY(call)                                                                             \
+    do {                                                                                           \
+        cudaError_t cuda_try_ = (call);                                                            \
+        if (cuda_try_ != cudaSuccess)                                                              \
+            return cuda_try_;                                                                      \
+    } while (0)
+
+/* ---- quantised activations ---- */
+
+/* One lane's share of a group of 64: 16 values v[t * 4 + half * 2 + e], the four lanes of a quad
+ * together a group. */
+struct DigitLane {
+    uint32_t high[4], low[4];
+    float scale, sum;
+};
+
+/* A value that is not finite makes the scale NaN, so that it shows in every product. */
+FN DigitLane digits_make(const float v[16]) {
+    DigitLane d;
+    float top = 0.0f, poison = 0.0f;
+#pragma unroll
+    for (int i = 0; i < 16; i++) {
+        top = fmaxf(top, fabsf(v[i]));
+        poison += v[i] - v[i];
+        d.high[i % 4] = 0;
+        d.low[i % 4] = 0;
+    }
+    top = quad_max(top);
+    poison = quad_sum(poison);
+    float inverse = top > 1e-30f ? 16256.0f / top : 0.0f;
+    d.scale = (top > 1e-30f ? top / 16256.0f : 0.0f) + poison;
+    float total = 0.0f;
+#pragma unroll
+    for (int i = 0; i < 16; i++) {
+        int t = i / 4, half = i / 2 % 2, e = i % 2;
+        int whole = __float2int_rn(v[i] * inverse);
+        int high = (whole + 64) >> 7, low = whole - high * 128;
+        int shift = 8 * (2 * e + t % 2);
+        d.high[t / 2 * 2 + half] |= ((uint32_t)high & 255u) << shift;
+        d.low[t / 2 * 2 + half] |= ((uint32_t)low & 255u) << shift;
+        total += (float)whole; // exact: below 2^24
+    }
+    d.sum = quad_sum(total) * d.scale;
+    return d;
+}
+
+/* Puts a lane's digits at its group: digit [32] words, scale [2]. */
+FN void digits_store(uint32_t *digit, float *scale, const DigitLane &d, int j) {
+    *reinterpret_cast<uint4 *>(digit + j * 4) =
+        make_uint4(d.high[0], d.high[1], d.high[2], d.high[3]);
+    *reinterpret_cast<uint4 *>(digit + 16 + j * 4) =
+        make_uint4(d.low[0], d.low[1], d.low[2], d.low[3]);
+    if (j == 0)
+        *reinterpret_cast<float2 *>(scale) = make_float2(d.scale, d.sum);
+}
+
+/* A lane's 16 values of a group of 64 that begins at x. */
+FN void group_load(float v[16], const float *x, int j) {
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        float2 two = *reinterpret_cast<const float2 *>(x + 16 * (i / 2) + 8 * (i % 2) + 2 * j);
+        v[2 * i] = two.x;
+        v[2 * i + 1] = two.y;
+    }
+}
+
+/* Sum of squares of a lane's values, added to `sum` one by one. */
+FN float group_squares(float sum, const float v[16]) {
+#pragma unroll
+    for (int i = 0; i < 16; i++)
+        sum = fmaf(v[i], v[i], sum);
+    return sum;
+}
+
+#endif

@@ -1,0 +1,372 @@
+// SPDX-License-Identifier: Apache-2.0
+/* cuda_kernels.h - the kernels of the CUDA backend as C functions that start them.
+ *
+ * Path:     cuda_load.c packs with cuda_pack_rows, cuda_step.c starts everything else in order.
+ * Owns:     nothing; every pointer is device memory unless it says host.  Thread: engine.
+ * Not here: the order of a step (cuda_step.c), memory (cuda.c).
+ *
+ * Packed matrices. 16 rows by 64 inputs are a tile; tiles of 16 rows follow each other along the
+ * inputs. Lane l of a warp owns rows l/4 and l/4 + 8 of the tile and the inputs
+ * 16 t + 2 j + 8 half + e with j = l % 4, t in 0..3, half and e in 0..1: what one lane needs as the
+ * A operand of the matrix instructions (m16n8k16 bf16 and, in another order of summation inside a
+ * group, m16n8k32 int8). cuda_layout.h has the places of codes and digits.
+ *
+ * Digits. Rows of a decode step are held as whole numbers of 15 bits, one scale a group of 64:
+ * x = scale * (128 hi + lo), |x| <= 16256 scale. Products with the codes are then exact whole
+ * numbers, and what is rounded is the activation alone, by 2^-15 of the largest of its group.
+ *
+ * Order of summation of a decode product: inside a group exact; groups of 8 behind each other in
+ * f32; these partial sums in ascending order. The number of rows changes nothing for a row. Of a
+ * prefill product: inputs in steps of 16 in one f32 sum, ascending, whatever the tile shape. */
+#ifndef LILY_BACKEND_CUDA_CUDA_KERNELS_H
+#define LILY_BACKEND_CUDA_CUDA_KERNELS_H
+
+#include <cuda_runtime_api.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+enum {
+    CUDA_GROUP = 64,       // inputs of one scale
+    CUDA_WARP_TILES = 8,   // tiles along the inputs that one warp of a decode product takes
+    CUDA_MAX_K = 16384,    // 32 warps of 8 tiles of 64 inputs
+    CUDA_MAX_SPLITS = 64,  // pieces of a context in decode attention
+    CUDA_SPLIT_KEYS = 128, // a piece is a multiple of it
+    CUDA_BAD_ROWS = 1 << 22, // a bad row is noted as layer * this + row of the sequence
+};
+
+/* A quantised matrix [n, k], rows padded with zeros to a multiple of 16. */
+typedef struct CudaMatrix {
+    const uint32_t *code;  // [n16, k / 64, 32 lanes, bits] u32
+    const uint32_t *scale; // [n16, k / 64, 8, 2] bf16 scale in the low half, bias in the high half
+    int32_t n, k;
+    int32_t bits; // 4 or 8
+    int32_t zero; // padding
+} CudaMatrix;
+
+/* A row of a step. */
+typedef struct CudaRow {
+    int32_t id;     // token
+    int32_t carry;  // >= 0: the id is what this sequence of the step before sampled
+    int32_t pos;    // position
+    int32_t slot;   // state slot
+    int32_t table;  // first entry of its sequence in the block table
+    int32_t seq;    // sequence of the batch
+    int32_t in_seq; // row of its sequence
+    int32_t limit;  // ids at and above it are not chosen by the device's argmax
+} CudaRow;
+
+/* A prefill sequence, and a piece of RECUR_CHUNK of its rows (the last may be shorter). */
+typedef struct CudaSeq {
+    int32_t row0, n_rows, pos0, slot, table, chunk0, n_chunks, zero;
+} CudaSeq;
+typedef struct CudaChunk {
+    int32_t row0, n_rows;
+} CudaChunk;
+/* A tile of prefill attention: tokens [tok0, tok0 + n) of a sequence. */
+typedef struct CudaTile {
+    int32_t seq, tok0;
+} CudaTile;
+
+/* Step-wide numbers that kernels read, so that a captured graph stays valid. */
+typedef struct CudaStepHead {
+    int32_t sampled_in, sampled_out; // which half of the sampled ids is read and written
+    int32_t zero[2];
+} CudaStepHead;
+
+/* Quantised activations of rows. */
+typedef struct CudaDigits {
+    uint32_t *digit; // [rows, k / 64, 32] u32: 64 high digits, 64 low digits, in lane order
+    float *scale;    // [rows, k / 64, 2] scale; scale times the sum of the whole numbers
+    float *factor;   // [rows] what a product is multiplied by; NULL: 1
+} CudaDigits;
+
+/* Where bad rows are noted: bad[seq] = min(layer * CUDA_BAD_ROWS + row of the sequence). */
+typedef struct CudaBad {
+    int32_t *bad;
+    const CudaRow *rows;
+    int32_t layer;
+} CudaBad;
+
+/* How kernels are started. */
+typedef struct CudaLaunch {
+    cudaStream_t stream;
+    bool is_chained; // a kernel may start before the one ahead of it has ended, and waits inside
+} CudaLaunch;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Sets the shared memory limits of the kernels; once after the device was chosen.
+ * max_shared  bytes that one block of this device may use */
+cudaError_t cuda_kernels_init(int max_shared);
+
+/* ---- cuda_pack.cu ---- */
+
+/* Puts n_rows rows of published codes into a packed matrix.
+ *
+ * code, scale  the whole packed matrix                               (out)
+ * dest         packed row of raw row 0
+ * interleave   0: rows follow each other; else raw row r of the matrix goes to packed row
+ *              r / 8 * 16 + r % 8 + (interleave - 1) * 8, r counted from row0 (a multiple of 8)
+ * q            [n_rows, k * bits / 32]; raw_scale, raw_bias [n_rows, k / 64] bf16 */
+typedef struct CudaPack {
+    uint32_t *code, *scale;
+    const uint32_t *q;
+    const uint16_t *raw_scale, *raw_bias;
+    int64_t dest, row0;
+    int32_t interleave, n_rows, k, bits;
+} CudaPack;
+cudaError_t cuda_pack_rows(const CudaLaunch *l, const CudaPack *a);
+
+/* cos and sin of position * theta^(-2j/64): out [n_pos, 32, 2]. */
+cudaError_t cuda_rope_table(const CudaLaunch *l, float *out, int32_t n_pos, double theta);
+
+/* ---- cuda_elem.cu ---- */
+
+/* x[row] = embedding of the row's id; clears bad when it is not NULL. */
+typedef struct CudaEmbed {
+    CudaMatrix w;
+    const CudaRow *rows;
+    const CudaStepHead *head;
+    const int32_t *sampled; // [2, max_seqs]
+    float *x;               // [m, k]
+    int32_t m, max_seqs;
+    int32_t *bad; // [n_bad]
+    int32_t n_bad;
+} CudaEmbed;
+cudaError_t cuda_embed(const CudaLaunch *l, const CudaEmbed *a);
+
+/* RMS norm of rows, as digits (with the factor 1 / rms left to the product) and as bf16.
+ * list NULL: rows 0..m; else x row list[i] is output row i. digits.digit or u may be NULL. */
+typedef struct CudaNorm {
+    const float *x, *gain;
+    const int32_t *list;
+    CudaDigits digits;
+    uint16_t *u; // [m, k]
+    float eps;
+    int32_t m, k;
+} CudaNorm;
+cudaError_t cuda_norm(const CudaLaunch *l, const CudaNorm *a);
+
+/* Plain f32 norm for taps: out [m, k]. */
+cudaError_t cuda_norm_f32(const CudaLaunch *l, float *out, const float *x, const float *gain,
+                          float eps, int32_t m, int32_t k);
+
+/* Prefill routing: top ids and weights of each row (a decode step does this behind its router). */
+typedef struct CudaRoute {
+    const float *logits; // [m, ld]
+    int32_t ld, n_experts, top_k, is_norm;
+    int32_t *id;   // [m, top_k]
+    float *weight; // [m, top_k]
+    int32_t m;
+} CudaRoute;
+cudaError_t cuda_route(const CudaLaunch *l, const CudaRoute *a);
+
+/* Groups m * top_k (row, choice) pairs by expert, in ascending order of pairs, and cuts each
+ * expert's list into items of `tile` pairs. */
+typedef struct CudaGroup {
+    const int32_t *id; // [n_pairs]
+    int32_t n_pairs, n_experts, tile;
+    int32_t *list;    // [n_pairs] pair numbers, expert by expert
+    int32_t *item;    // [max_items, 3] expert, first place in list, number of pairs; 0 pairs: none
+    int32_t max_items; // n_pairs / tile + n_experts is enough
+} CudaGroup;
+cudaError_t cuda_group(const CudaLaunch *l, const CudaGroup *a);
+
+/* x += sum of weight * y in order of choice + sigmoid(mix) * shared. */
+typedef struct CudaCombine {
+    float *x;             // [m, h]
+    const uint16_t *y;    // [m, top_k, h] bf16
+    const float *weight;  // [m, top_k]
+    const uint16_t *shared; // [m, h] bf16
+    const float *mix;     // logit of row i at mix[i * ld_mix]
+    int32_t ld_mix, m, h, top_k;
+    CudaBad bad;
+} CudaCombine;
+cudaError_t cuda_combine(const CudaLaunch *l, const CudaCombine *a);
+
+/* Greedy choice of each row (lowest id among the largest) below its limit; logits that are not
+ * finite are noted in bad with layer bad.layer. */
+typedef struct CudaArgmax {
+    const float *logits; // [m, v]
+    const int32_t *list; // row i of the logits belongs to rows[list[i]]; NULL: rows[i]
+    const CudaRow *rows;
+    const CudaStepHead *head;
+    int32_t *sampled; // [2, max_seqs]
+    uint64_t *best;   // [m, CUDA_ARGMAX_BLOCKS] scratch
+    int32_t *count;   // [m] zero before, zero behind
+    int32_t m, v, max_seqs;
+    CudaBad bad;
+} CudaArgmax;
+enum { CUDA_ARGMAX_BLOCKS = 32 };
+cudaError_t cuda_argmax(const CudaLaunch *l, const CudaArgmax *a);
+
+/* ---- cuda_matvec.cu: decode products, weights as the wide operand ---- */
+
+/* Activations of a decode product: digits, or (m = 1 only) x and gain, normalised on the way. */
+typedef struct CudaSource {
+    CudaDigits digits;
+    const float *x, *gain; // x not NULL: fused norm
+    float eps;
+    int32_t m;
+} CudaSource;
+
+/* y [m, ldy] = product, or x += product with bad rows noted when is_add. */
+typedef struct CudaMatvec {
+    CudaMatrix w;
+    CudaSource src;
+    float *y;
+    int32_t ldy, is_add;
+    CudaBad bad;
+} CudaMatvec;
+cudaError_t cuda_matvec(const CudaLaunch *l, const CudaMatvec *a);
+
+/* Router logits, the shared expert's gate and up, and behind the last of them the routing. */
+typedef struct CudaRouter {
+    CudaMatrix router; // [E + 1, H]: row E is the shared expert's mix
+    CudaMatrix shared; // [2 SI, H] gate and up interleaved by 8
+    CudaSource src;
+    CudaRoute route;   // logits [m, ld] are written here
+    float *act;        // [m, SI]
+    int32_t *count;    // zero before, zero behind
+} CudaRouter;
+cudaError_t cuda_router(const CudaLaunch *l, const CudaRouter *a);
+
+/* act [m * top_k, I] = silu(gate u) * up u of each chosen expert. */
+typedef struct CudaExperts {
+    CudaMatrix w; // [E * 2 I, H] interleaved by 8
+    CudaSource src;
+    const int32_t *id; // [m, top_k]
+    float *act;
+    int32_t inner, top_k;
+} CudaExperts;
+cudaError_t cuda_experts_up(const CudaLaunch *l, const CudaExperts *a);
+
+/* x += sum of weight * down act in order of choice + sigmoid(mix) * shared down. */
+typedef struct CudaDown {
+    CudaMatrix w;      // [E * H, I]
+    CudaMatrix shared; // [H, SI]
+    const float *act, *shared_act;
+    const int32_t *id;
+    const float *weight;
+    const float *mix; // [m] at stride ld_mix
+    float *x;         // [m, H]
+    int32_t ld_mix, m, h, top_k;
+    CudaBad bad;
+} CudaDown;
+cudaError_t cuda_experts_down(const CudaLaunch *l, const CudaDown *a);
+
+/* ---- cuda_matmul.cu: prefill products ---- */
+
+typedef enum CudaEpilogue {
+    CUDA_STORE,  // y bf16 [rows, ldy]
+    CUDA_ADD,    // x f32 [rows, ldy] += product
+    CUDA_SWIGLU, // y bf16 [rows, ldy] = silu(gate) * up; ldy is the inner width
+} CudaEpilogue;
+/* y = u W^T, or for grouped experts: item i multiplies the pairs of its list with its expert. */
+typedef struct CudaMatmul {
+    CudaMatrix w; // of all experts when grouped
+    const uint16_t *u; // [rows, k] bf16
+    void *y;
+    const int32_t *list, *item; // NULL: one matrix, rows 0..m
+    int32_t m;                  // rows; pairs when grouped
+    int32_t ldy, n_items;
+    int32_t n_expert;    // rows of W of one expert, packed
+    int32_t src_div;     // pair p reads row p / src_div; 0: reads its place in the list
+    int32_t is_sorted_y; // result goes to its place in the list; else to row `pair`
+    CudaEpilogue epilogue;
+    CudaBad bad;
+} CudaMatmul;
+cudaError_t cuda_matmul(const CudaLaunch *l, const CudaMatmul *a);
+
+/* ---- cuda_recur.cu: gated delta net ---- */
+
+/* One layer's parameters and state. */
+typedef struct CudaGdn {
+    const float *conv, *a_log, *dt_bias, *norm; // [CC, 4], [HV], [HV], [128]
+    float *state;    // of slot 0, this layer: S [HV, 128 key, 128 value]
+    uint16_t *ring;  // of slot 0, this layer: raw rows [4, CC] bf16; row of position p at p % 4
+    int64_t slot_stride; // bytes between slots
+    int32_t hk, hv;
+    float eps;
+} CudaGdn;
+
+/* Decode: convolution, gates, recurrence, gated norm, digits. proj [m, ld] f32: qkv | z | b | a. */
+typedef struct CudaGdnDecode {
+    CudaGdn g;
+    const float *proj;
+    const CudaRow *rows;
+    CudaDigits out; // k = VD
+    int32_t ld, m;
+} CudaGdnDecode;
+cudaError_t cuda_gdn_decode(const CudaLaunch *l, const CudaGdnDecode *a);
+
+/* Prefill: all of it, from projections to gated rows. */
+typedef struct CudaGdnPrefill {
+    CudaGdn g;
+    const uint16_t *proj; // [m, ld] bf16
+    const CudaRow *rows;
+    const CudaSeq *seqs;
+    const CudaChunk *chunks;
+    float *q, *k, *v; // [m, KD], [m, KD], [m, VD] after convolution; q, k unit length, q scaled
+    float *gate;      // [m, HV, 2] log decay, step size
+    float *u, *w;     // [n_chunks, HV, 64, 128]
+    float *p;         // [n_chunks, HV, 64, 64]
+    float *sum;       // [n_chunks, HV, 64] running sums of the log decay
+    float *delta;     // [m, VD] output of the recurrence
+    uint16_t *out;    // [m, VD] bf16, gated
+    int32_t ld, m, n_seqs, n_chunks;
+} CudaGdnPrefill;
+cudaError_t cuda_gdn_prefill(const CudaLaunch *l, const CudaGdnPrefill *a);
+
+/* ---- cuda_attn.cu: full attention ---- */
+
+typedef struct CudaAttn {
+    const float *q_norm, *k_norm; // [256]
+    const float *rope;            // [max_ctx, 32, 2]
+    uint16_t *kv;                 // block 0, this layer: [2, NKV, 64, 256] bf16
+    int64_t block_stride;         // bytes between blocks
+    const int32_t *table;         // block tables of the step
+    int32_t nq, nkv;
+    float eps;
+} CudaAttn;
+
+/* Decode. proj [m, ld] f32: q and gate by head | k | v. */
+typedef struct CudaAttnDecode {
+    CudaAttn t;
+    const float *proj;
+    const CudaRow *rows;
+    float *part;    // [m, NQ, CUDA_MAX_SPLITS, 256]
+    float *part_ml; // [m, NQ, CUDA_MAX_SPLITS, 2] largest score (log 2), sum
+    CudaDigits out; // k = NQ * 256
+    int32_t ld, m;
+} CudaAttnDecode;
+cudaError_t cuda_attn_decode(const CudaLaunch *l, const CudaAttnDecode *a);
+
+/* Prefill. proj [m, ld] bf16. */
+typedef struct CudaAttnPrefill {
+    CudaAttn t;
+    const uint16_t *proj;
+    const CudaRow *rows;
+    const CudaSeq *seqs;
+    const CudaTile *tiles;
+    uint16_t *q;   // [m, NQ * 256] bf16 after norm and rotation, times 1/16
+    uint16_t *out; // [m, NQ * 256] bf16, gated
+    int32_t ld, m, n_tiles, max_shared;
+} CudaAttnPrefill;
+cudaError_t cuda_attn_prefill(const CudaLaunch *l, const CudaAttnPrefill *a);
+/* Tokens of one tile of prefill attention. */
+int32_t cuda_attn_tile_tokens(int32_t nq, int32_t nkv, int max_shared);
+
+/* ---- cuda_meter.cu: what the card can do, for bounds ---- */
+/* Reads n bytes once; the sum of it goes to out (so that nothing is left out). */
+cudaError_t cuda_meter_read(const CudaLaunch *l, const void *p, uint64_t n, uint32_t *out);
+/* bf16 matrix instructions from registers: n_rounds of 64 m16n8k16 a warp. */
+cudaError_t cuda_meter_matrix(const CudaLaunch *l, int32_t n_blocks, int32_t n_rounds, float *out);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

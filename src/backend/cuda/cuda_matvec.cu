@@ -1,0 +1,497 @@
+// SPDX-License-Identifier: Apache-2.0
+/* cuda_matvec.cu - decode products: weights as the wide operand of the whole-number matrix
+ * instructions, up to 32 step rows as the narrow one. A warp takes 16 rows of the matrix and 8
+ * groups of 64 inputs; it asks for all its weights before it waits for the kernel ahead.
+ *
+ * Path:     started by cuda_step.c.
+ * Owns:     nothing.  Thread: engine.
+ * Not here: the layout (cuda_layout.h), prefill products (cuda_matmul.cu). */
+#include "backend/cuda/cuda_route.cuh"
+
+/* A whole number at rest in the bits of a float: 1.5 * 2^23 + n for |n| < 2^22. The matrix
+ * instruction adds to these bits, one subtraction gives n as a float. Sums of 64 products of a code
+ * (at most 255) and a digit (at most 127) stay below 2^21. */
+#define WHOLE_BITS 0x4b400000
+#define WHOLE_VALUE 12582912.0f
+
+template <int BITS> struct Weights8 { // 8 tiles of one warp
+    uint32_t word[CUDA_WARP_TILES][BITS];
+    uint2 scale[CUDA_WARP_TILES];
+};
+
+/* Tiles [first, first + 8) of row block `block`, those below n_tiles. */
+template <int BITS>
+FN void weights_load(Weights8<BITS> &w, const CudaMatrix &m, int64_t block, int32_t first,
+                     int lane) {
+    int32_t n_tiles = m.k / CUDA_GROUP;
+#pragma unroll
+    for (int i = 0; i < CUDA_WARP_TILES; i++)
+        if (first + i < n_tiles) {
+            int64_t at = block * n_tiles + first + i;
+            const uint4 *p = reinterpret_cast<const uint4 *>(m.code + at * 32 * BITS + lane * BITS);
+#pragma unroll
+            for (int q = 0; q < BITS / 4; q++) {
+                uint4 four = load_once(p + q);
+                w.word[i][4 * q] = four.x;
+                w.word[i][4 * q + 1] = four.y;
+                w.word[i][4 * q + 2] = four.z;
+                w.word[i][4 * q + 3] = four.w;
+            }
+            w.scale[i] = load_once(reinterpret_cast<const uint2 *>(m.scale + at * 16) + lane / 4);
+        }
+}
+
+/* acc += tile times the digits of 8 rows. high and low: the lane's 16 bytes of the row lane / 4;
+ * s0, s1: scale and sum of the rows 2 j and 2 j + 1. */
+template <int BITS>
+FN void tile_product(float acc[4], const uint32_t word[BITS], uint2 scale, uint4 high, uint4 low,
+                     float2 s0, float2 s1) {
+    uint32_t a[8]; // two instructions of four registers
+    const uint32_t mask = 0x0f0f0f0fu;
+    if (BITS == 4) {
+        a[0] = word[0] & mask;
+        a[1] = word[2] & mask;
+        a[2] = word[0] >> 4 & mask;
+        a[3] = word[2] >> 4 & mask;
+        a[4] = word[1] & mask;
+        a[5] = word[3] & mask;
+        a[6] = word[1] >> 4 & mask;
+        a[7] = word[3] >> 4 & mask;
+    } else {
+        a[0] = word[0];
+        a[1] = word[4 % BITS];
+        a[2] = word[1];
+        a[3] = word[5 % BITS];
+        a[4] = word[2];
+        a[5] = word[6 % BITS];
+        a[6] = word[3];
+        a[7] = word[7 % BITS];
+    }
+    int32_t h[4] = {WHOLE_BITS, WHOLE_BITS, WHOLE_BITS, WHOLE_BITS};
+    int32_t l[4] = {WHOLE_BITS, WHOLE_BITS, WHOLE_BITS, WHOLE_BITS};
+    mma_s8(h, a[0], a[1], a[2], a[3], high.x, high.y);
+    mma_s8(l, a[0], a[1], a[2], a[3], low.x, low.y);
+    mma_s8(h, a[4], a[5], a[6], a[7], high.z, high.w);
+    mma_s8(l, a[4], a[5], a[6], a[7], low.z, low.w);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        float whole = fmaf(__int_as_float(h[i]) - WHOLE_VALUE, 128.0f,
+                           __int_as_float(l[i]) - WHOLE_VALUE);
+        uint32_t sb = i < 2 ? scale.x : scale.y;
+        float2 s = i % 2 ? s1 : s0;
+        acc[i] = fmaf(bf16_low(sb), whole * s.x, acc[i]);
+        acc[i] = fmaf(bf16_high(sb), s.y, acc[i]);
+    }
+}
+
+/* Digits of a warp's 8 groups in shared memory, for one row (the other seven columns are zero). */
+struct Digits8 {
+    uint32_t digit[CUDA_WARP_TILES][32];
+    float scale[CUDA_WARP_TILES][2];
+};
+
+FN uint4 zero4() { return make_uint4(0, 0, 0, 0); }
+
+template <int BITS>
+FN void product_shared(float acc[4], const Weights8<BITS> &w, int32_t n, const Digits8 *d,
+                       int lane) {
+    int j = lane % 4;
+    bool is_there = lane < 4, is_first = j == 0;
+#pragma unroll
+    for (int i = 0; i < CUDA_WARP_TILES; i++)
+        if (i < n) {
+            const uint4 *p = reinterpret_cast<const uint4 *>(d->digit[i]);
+            uint4 high = is_there ? p[j] : zero4(), low = is_there ? p[4 + j] : zero4();
+            float2 s0 = make_float2(0.0f, 0.0f), none = s0;
+            if (is_first)
+                s0 = make_float2(d->scale[i][0], d->scale[i][1]);
+            tile_product<BITS>(acc, w.word[i], w.scale[i], high, low, s0, none);
+        }
+}
+
+/* The same with digits in device memory, rows row0 .. row0 + 8 of m. */
+template <int BITS>
+FN void product_rows(float acc[4], const Weights8<BITS> &w, int32_t first, int32_t groups,
+                     const CudaDigits &d, int32_t row0, int32_t m, int lane) {
+    int j = lane % 4;
+    int32_t row = row0 + lane / 4, col = row0 + 2 * j;
+#pragma unroll
+    for (int i = 0; i < CUDA_WARP_TILES; i++)
+        if (first + i < groups) {
+            uint4 high = zero4(), low = zero4();
+            float2 s0 = make_float2(0.0f, 0.0f), s1 = s0;
+            if (row < m) {
+                const uint4 *p = reinterpret_cast<const uint4 *>(
+                    d.digit + ((int64_t)row * groups + first + i) * 32);
+                high = p[j];
+                low = p[4 + j];
+            }
+            const float2 *s = reinterpret_cast<const float2 *>(d.scale);
+            if (col < m)
+                s0 = s[(int64_t)col * groups + first + i];
+            if (col + 1 < m)
+                s1 = s[(int64_t)(col + 1) * groups + first + i];
+            tile_product<BITS>(acc, w.word[i], w.scale[i], high, low, s0, s1);
+        }
+}
+
+/* A lane's share of x * gain of a warp's 8 groups, and of the sum of squares of x. */
+FN float fused_make(Digits8 *d, const float *x, const float gain[16], int32_t first,
+                    int32_t groups, int lane) {
+    int32_t g = first + lane / 4;
+    float v[16];
+#pragma unroll
+    for (int i = 0; i < 16; i++)
+        v[i] = 0.0f;
+    if (g < groups)
+        group_load(v, x + g * CUDA_GROUP, lane % 4);
+    float squares = warp_sum(group_squares(0.0f, v));
+#pragma unroll
+    for (int i = 0; i < 16; i++)
+        v[i] *= gain[i];
+    DigitLane lane_digits = digits_make(v);
+    digits_store(d->digit[lane / 4], d->scale[lane / 4], lane_digits, lane % 4);
+    __syncwarp();
+    return squares;
+}
+
+FN void gain_load(float gain[16], const float *from, int32_t first, int32_t groups, int lane) {
+    int32_t g = first + lane / 4;
+#pragma unroll
+    for (int i = 0; i < 16; i++)
+        gain[i] = 0.0f;
+    if (g < groups)
+        group_load(gain, from + g * CUDA_GROUP, lane % 4);
+}
+
+/* Shared memory of a product: partial sums [warps][NT][16 rows][8 columns], squares [warps]. */
+struct Shared {
+    float *part, *squares;
+    Digits8 *digits; // [warps]
+};
+static size_t shared_bytes(int warps, int nt, bool is_fused) {
+    return (size_t)warps * ((size_t)nt * 128 * 4 + 16 + (is_fused ? sizeof(Digits8) : 0));
+}
+FN Shared shared_at(unsigned char *base, int warps, int nt) {
+    Shared s;
+    s.digits = reinterpret_cast<Digits8 *>(base + (size_t)warps * ((size_t)nt * 128 * 4 + 16));
+    s.part = reinterpret_cast<float *>(base);
+    s.squares = s.part + warps * nt * 128;
+    return s;
+}
+
+FN void part_store(float *part, const float acc[4], int lane) {
+    int row = lane / 4, col = lane % 4 * 2;
+    *reinterpret_cast<float2 *>(part + row * 8 + col) = make_float2(acc[0], acc[1]);
+    *reinterpret_cast<float2 *>(part + (row + 8) * 8 + col) = make_float2(acc[2], acc[3]);
+}
+
+/* The whole sum of (row, column) of n-tile t: partial sums in ascending order of inputs. */
+FN float part_sum(const float *part, int warps, int nt, int t, int row, int col) {
+    float sum = 0.0f;
+    for (int w = 0; w < warps; w++)
+        sum += part[(w * nt + t) * 128 + row * 8 + col];
+    return sum;
+}
+
+/* 1 / rms from the partial sums of squares; in the order of norm_kernel. */
+FN float squares_factor(const float *squares, int warps, int32_t k, float eps) {
+    float sum = 0.0f;
+    for (int w = 0; w < warps; w++)
+        sum += squares[w];
+    return 1.0f / sqrtf(sum / (float)k + eps);
+}
+
+/* One row block of a product into shared memory, up to the barrier. row0: first step row. */
+template <int BITS, int NT, bool FUSED>
+FN void block_product(const Shared &s, const Weights8<BITS> &w, const CudaMatrix &m,
+                      const CudaSource &src, int32_t row0, int warp, int warps, int lane) {
+    int32_t groups = m.k / CUDA_GROUP, first = warp * CUDA_WARP_TILES;
+#pragma unroll
+    for (int t = 0; t < NT; t++) {
+        float acc[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+        if (FUSED)
+            product_shared<BITS>(acc, w, groups - first, &s.digits[warp], lane);
+        else
+            product_rows<BITS>(acc, w, first, groups, src.digits, row0 + 8 * t, src.m, lane);
+        part_store(s.part + (warp * NT + t) * 128, acc, lane);
+    }
+}
+
+/* The factor that belongs to step row `row`. */
+template <bool FUSED>
+FN float source_factor(const CudaSource &src, const Shared &s, int warps, int32_t k, int32_t row) {
+    if (FUSED)
+        return squares_factor(s.squares, warps, k, src.eps);
+    return src.digits.factor ? src.digits.factor[row] : 1.0f;
+}
+
+template <int BITS, int NT, bool FUSED>
+__global__ void matvec_kernel(CudaMatvec a) {
+    DYN_SHARED(unsigned char, base);
+    int warp = (int)threadIdx.x / 32, warps = (int)blockDim.x / 32, lane = (int)threadIdx.x % 32;
+    Shared s = shared_at(base, warps, NT);
+    int32_t groups = a.w.k / CUDA_GROUP, first = warp * CUDA_WARP_TILES;
+    int32_t row0 = (int32_t)blockIdx.y * 8 * NT, n_blocks = (a.w.n + 15) / 16;
+    Weights8<BITS> w;
+    int32_t block = (int32_t)blockIdx.x;
+    weights_load<BITS>(w, a.w, block, first, lane);
+    float gain[16];
+    if (FUSED)
+        gain_load(gain, a.src.gain, first, groups, lane);
+    chain_wait();
+    chain_next();
+    if (FUSED) {
+        float squares = fused_make(&s.digits[warp], a.src.x, gain, first, groups, lane);
+        if (lane == 0)
+            s.squares[warp] = squares;
+    }
+    for (;;) {
+        block_product<BITS, NT, FUSED>(s, w, a.w, a.src, row0, warp, warps, lane);
+        int32_t next = block + (int32_t)gridDim.x;
+        if (next < n_blocks)
+            weights_load<BITS>(w, a.w, next, first, lane);
+        __syncthreads();
+        for (int at = (int)threadIdx.x; at < NT * 128; at += (int)blockDim.x) {
+            int t = at / 128, row = at % 16, col = at / 16 % 8;
+            int32_t step_row = row0 + 8 * t + col, n = block * 16 + row;
+            if (step_row >= a.src.m || n >= a.w.n)
+                continue;
+            float sum = part_sum(s.part, warps, NT, t, row, col);
+            sum *= source_factor<FUSED>(a.src, s, warps, a.w.k, step_row);
+            float *y = a.y + (int64_t)step_row * a.ldy + n;
+            if (a.is_add) {
+                sum += *y;
+                if (!is_finite(sum))
+                    note_bad(a.bad, step_row);
+            }
+            *y = sum;
+        }
+        if (next >= n_blocks)
+            return;
+        block = next;
+        __syncthreads();
+    }
+}
+
+static int product_warps(int32_t k) {
+    return (k / CUDA_GROUP + CUDA_WARP_TILES - 1) / CUDA_WARP_TILES;
+}
+
+template <int BITS>
+static cudaError_t matvec_start(const CudaLaunch *l, const CudaMatvec *a, unsigned blocks) {
+    int warps = product_warps(a->w.k);
+    int32_t m = a->src.m;
+    if (a->src.x)
+        return start(l, matvec_kernel<BITS, 1, true>, dim3(blocks), 32 * warps,
+                     shared_bytes(warps, 1, true), *a);
+    if (m <= 8)
+        return start(l, matvec_kernel<BITS, 1, false>, dim3(blocks), 32 * warps,
+                     shared_bytes(warps, 1, false), *a);
+    if (m <= 16)
+        return start(l, matvec_kernel<BITS, 2, false>, dim3(blocks), 32 * warps,
+                     shared_bytes(warps, 2, false), *a);
+    return start(l, matvec_kernel<BITS, 4, false>, dim3(blocks, (unsigned)(m + 31) / 32),
+                 32 * warps, shared_bytes(warps, 4, false), *a);
+}
+
+extern "C" cudaError_t cuda_matvec(const CudaLaunch *l, const CudaMatvec *a) {
+    unsigned blocks = (unsigned)(a->w.n + 15) / 16;
+    if (blocks > 4096) // the output head: blocks that go round, each with its next weights under way
+        blocks = 1056;
+    return a->w.bits == 4 ? matvec_start<4>(l, a, blocks) : matvec_start<8>(l, a, blocks);
+}
+
+/* ---- gate and up of an expert, interleaved by 8 rows ---- */
+
+/* act of the 8 units of a row block, for every step row of the block. */
+template <int NT, bool FUSED>
+FN void swiglu_store(const Shared &s, const CudaSource &src, int32_t k, int warps, float *act,
+                     int32_t ld, int32_t unit0, int32_t row0, int32_t m) {
+    for (int at = (int)threadIdx.x; at < NT * 64; at += (int)blockDim.x) {
+        int t = at / 64, unit = at % 8, col = at / 8 % 8;
+        int32_t step_row = row0 + 8 * t + col;
+        if (step_row >= m)
+            continue;
+        float factor = source_factor<FUSED>(src, s, warps, k, step_row);
+        float gate = part_sum(s.part, warps, NT, t, unit, col) * factor;
+        float up = part_sum(s.part, warps, NT, t, unit + 8, col) * factor;
+        act[(int64_t)step_row * ld + unit0 + unit] = silu(gate) * up;
+    }
+}
+
+/* Blocks [0, router blocks): router rows, the last to finish also routes. Others: shared expert. */
+template <int BITS, int NT, bool FUSED> FN void router_part(const CudaRouter &a, int32_t block) {
+    DYN_SHARED(unsigned char, base);
+    __shared__ int32_t is_last;
+    int warp = (int)threadIdx.x / 32, warps = (int)blockDim.x / 32, lane = (int)threadIdx.x % 32;
+    Shared s = shared_at(base, warps, NT);
+    const CudaMatrix &m = BITS == 8 ? a.router : a.shared;
+    int32_t groups = m.k / CUDA_GROUP, first = warp * CUDA_WARP_TILES;
+    int32_t row0 = (int32_t)blockIdx.y * 8 * NT;
+    Weights8<BITS> w;
+    weights_load<BITS>(w, m, block, first, lane);
+    float gain[16];
+    if (FUSED)
+        gain_load(gain, a.src.gain, first, groups, lane);
+    chain_wait();
+    chain_next();
+    if (FUSED) {
+        float squares = fused_make(&s.digits[warp], a.src.x, gain, first, groups, lane);
+        if (lane == 0)
+            s.squares[warp] = squares;
+    }
+    block_product<BITS, NT, FUSED>(s, w, m, a.src, row0, warp, warps, lane);
+    __syncthreads();
+    if (BITS == 4) {
+        swiglu_store<NT, FUSED>(s, a.src, m.k, warps, a.act, m.n / 2, block * 8, row0, a.src.m);
+        return;
+    }
+    for (int at = (int)threadIdx.x; at < NT * 128; at += (int)blockDim.x) {
+        int t = at / 128, row = at % 16, col = at / 16 % 8;
+        int32_t step_row = row0 + 8 * t + col, n = block * 16 + row;
+        if (step_row < a.src.m && n < m.n)
+            const_cast<float *>(a.route.logits)[(int64_t)step_row * a.route.ld + n] =
+                part_sum(s.part, warps, NT, t, row, col) *
+                source_factor<FUSED>(a.src, s, warps, m.k, step_row);
+    }
+    __threadfence();
+    __syncthreads();
+    int32_t n_blocks = (m.n + 15) / 16 * (int32_t)gridDim.y;
+    if (threadIdx.x == 0)
+        is_last = atomicAdd(a.count, 1) == n_blocks - 1;
+    __syncthreads();
+    if (!is_last)
+        return;
+    __threadfence();
+    for (int32_t row = warp; row < a.src.m; row += warps)
+        route_any(a.route, row, lane);
+    if (threadIdx.x == 0)
+        *a.count = 0;
+}
+
+template <int NT, bool FUSED> __global__ void router_kernel(CudaRouter a) {
+    int32_t n_router = (a.router.n + 15) / 16, block = (int32_t)blockIdx.x;
+    if (block < n_router)
+        router_part<8, NT, FUSED>(a, block);
+    else
+        router_part<4, NT, FUSED>(a, block - n_router);
+}
+
+extern "C" cudaError_t cuda_router(const CudaLaunch *l, const CudaRouter *a) {
+    unsigned blocks = (unsigned)((a->router.n + 15) / 16 + a->shared.n / 16);
+    int warps = product_warps(a->router.k);
+    int32_t m = a->src.m;
+    if (a->src.x)
+        return start(l, router_kernel<1, true>, dim3(blocks), 32 * warps,
+                     shared_bytes(warps, 1, true), *a);
+    if (m <= 8)
+        return start(l, router_kernel<1, false>, dim3(blocks), 32 * warps,
+                     shared_bytes(warps, 1, false), *a);
+    if (m <= 16)
+        return start(l, router_kernel<2, false>, dim3(blocks), 32 * warps,
+                     shared_bytes(warps, 2, false), *a);
+    return start(l, router_kernel<4, false>, dim3(blocks, (unsigned)(m + 31) / 32), 32 * warps,
+                 shared_bytes(warps, 4, false), *a);
+}
+
+/* Block (unit block, pair): 8 units of the expert that the pair chose. */
+template <bool FUSED> __global__ void experts_kernel(CudaExperts a) {
+    DYN_SHARED(unsigned char, base);
+    int warp = (int)threadIdx.x / 32, warps = (int)blockDim.x / 32, lane = (int)threadIdx.x % 32;
+    Shared s = shared_at(base, warps, 1);
+    int32_t groups = a.w.k / CUDA_GROUP, first = warp * CUDA_WARP_TILES;
+    int32_t pair = (int32_t)blockIdx.y, row = pair / a.top_k;
+    float gain[16];
+    if (FUSED)
+        gain_load(gain, a.src.gain, first, groups, lane);
+    chain_wait();
+    chain_next();
+    int64_t expert = a.id[pair];
+    Weights8<4> w;
+    weights_load<4>(w, a.w, expert * (a.inner / 8) + blockIdx.x, first, lane);
+    if (FUSED) {
+        float squares = fused_make(&s.digits[warp], a.src.x, gain, first, groups, lane);
+        if (lane == 0)
+            s.squares[warp] = squares;
+    }
+    CudaSource one = a.src;
+    one.m = row + 1; // the row alone: columns behind it are zero
+    block_product<4, 1, FUSED>(s, w, a.w, one, row, warp, warps, lane);
+    __syncthreads();
+    if (threadIdx.x >= 8)
+        return;
+    int unit = (int)threadIdx.x;
+    float factor = source_factor<FUSED>(a.src, s, warps, a.w.k, row);
+    float gate = part_sum(s.part, warps, 1, 0, unit, 0) * factor;
+    float up = part_sum(s.part, warps, 1, 0, unit + 8, 0) * factor;
+    a.act[(int64_t)pair * a.inner + blockIdx.x * 8 + unit] = silu(gate) * up;
+}
+
+extern "C" cudaError_t cuda_experts_up(const CudaLaunch *l, const CudaExperts *a) {
+    int warps = product_warps(a->w.k);
+    dim3 grid((unsigned)a->inner / 8, (unsigned)(a->src.m * a->top_k));
+    if (a->src.x)
+        return start(l, experts_kernel<true>, grid, 32 * warps, shared_bytes(warps, 1, true), *a);
+    return start(l, experts_kernel<false>, grid, 32 * warps, shared_bytes(warps, 1, false), *a);
+}
+
+/* ---- down ---- */
+
+/* Block (16 outputs, row): warp c makes the choice c's share, the last warp the shared expert's.
+ * The ids were written two kernels ahead, so the weights are under way before the wait. */
+__global__ void down_kernel(CudaDown a) {
+    DYN_SHARED(unsigned char, base);
+    Digits8 *digits = reinterpret_cast<Digits8 *>(base);
+    float *part = reinterpret_cast<float *>(base + sizeof(Digits8) * (size_t)(a.top_k + 1));
+    int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    int32_t row = (int32_t)blockIdx.y;
+    bool is_shared = warp == a.top_k;
+    const CudaMatrix &m = is_shared ? a.shared : a.w;
+    int64_t pair = (int64_t)row * a.top_k + warp;
+    int64_t block = blockIdx.x;
+    if (!is_shared)
+        block += (int64_t)a.id[pair] * (a.h / 16);
+    int32_t groups = m.k / CUDA_GROUP;
+    Weights8<4> w;
+    weights_load<4>(w, m, block, 0, lane);
+    chain_wait();
+    chain_next();
+    const float *act = is_shared ? a.shared_act + (int64_t)row * m.k : a.act + pair * m.k;
+    float acc[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+    for (int32_t first = 0; first < groups; first += CUDA_WARP_TILES) {
+        if (first)
+            weights_load<4>(w, m, block, first, lane);
+        float v[16];
+#pragma unroll
+        for (int i = 0; i < 16; i++)
+            v[i] = 0.0f;
+        if (first + lane / 4 < groups)
+            group_load(v, act + (first + lane / 4) * CUDA_GROUP, lane % 4);
+        DigitLane d = digits_make(v);
+        __syncwarp();
+        digits_store(digits[warp].digit[lane / 4], digits[warp].scale[lane / 4], d, lane % 4);
+        __syncwarp();
+        product_shared<4>(acc, w, groups - first, &digits[warp], lane);
+    }
+    part_store(part + warp * 128, acc, lane);
+    __syncthreads();
+    if (threadIdx.x >= 16)
+        return;
+    int n = (int)threadIdx.x;
+    float sum = 0.0f;
+    for (int c = 0; c < a.top_k; c++)
+        sum = fmaf(a.weight[(int64_t)row * a.top_k + c], part[c * 128 + n * 8], sum);
+    sum = fmaf(sigmoid(a.mix[(int64_t)row * a.ld_mix]), part[a.top_k * 128 + n * 8], sum);
+    float *x = a.x + (int64_t)row * a.h + blockIdx.x * 16 + n;
+    sum += *x;
+    *x = sum;
+    if (!is_finite(sum))
+        note_bad(a.bad, row);
+}
+
+extern "C" cudaError_t cuda_experts_down(const CudaLaunch *l, const CudaDown *a) {
+    size_t shared = (size_t)(a->top_k + 1) * (sizeof(Digits8) + 512);
+    return start(l, down_kernel, dim3((unsigned)a->h / 16, (unsigned)a->m), 32 * (a->top_k + 1),
+                 shared, *a);
+}

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+/* cuda_self.h - what one opened CUDA device holds; private to src/backend/cuda.
+ *
+ * Path:     cuda.c opens, submits and waits; cuda_load.c fills the weights; cuda_step.c starts the
+ *           kernels of a step.
+ * Owns:     a Cuda owns its stream, events, graphs, device memory and samplers.  Thread: engine. */
+#ifndef LILY_BACKEND_CUDA_CUDA_SELF_H
+#define LILY_BACKEND_CUDA_CUDA_SELF_H
+
+#include "backend/backend_table.h"
+#include "backend/cuda/cuda_kernels.h"
+
+enum {
+    CUDA_HEAD_ROWS = 32,   // prefill rows that go through the output head together
+    CUDA_ITEM_PAIRS = 64,  // pairs of one item of a grouped product
+    CUDA_GRAPH_ROWS = 32,  // decode steps of up to so many rows are replayed as graphs
+    CUDA_ALIGN = 256,      // of every array on the device
+};
+
+/* One layer's packed matrices and parameters. */
+typedef struct CudaLayer {
+    bool is_attn;
+    int32_t place;        // number among the layers of its kind
+    CudaMatrix in;        // qkv | z | b | a, or q and gate | k | v
+    CudaMatrix out;       // output projection of the mixer
+    CudaMatrix router;    // [E + 1, H], 8 bits; the last row is the shared expert's mix
+    CudaMatrix shared_up; // [2 SI, H] interleaved by 8
+    CudaMatrix shared_down;
+    CudaMatrix expert_up; // [E * 2 I, H] interleaved by 8
+    CudaMatrix expert_down;
+    float *input_norm, *post_norm;
+    float *conv, *a_log, *dt_bias, *gdn_norm; // gated delta net
+    float *q_norm, *k_norm;                   // attention
+} CudaLayer;
+
+/* Memory that is counted first and handed out on the second walk. */
+typedef struct CudaCarver {
+    char *base; // NULL: only count
+    size_t used, most;
+} CudaCarver;
+void *cuda_carve(CudaCarver *c, size_t n, size_t size);
+
+/* Where the numbers of a step lie in its descriptor; the device has one, the host two. */
+typedef struct CudaDesc {
+    CudaStepHead *head;
+    CudaRow *decode; // [max_seqs]
+    int32_t *table;  // [max_seqs * blocks of a sequence]
+    CudaRow *rows;   // [max_rows] prefill
+    CudaSeq *seqs;   // [max_seqs]
+    CudaChunk *chunks;
+    CudaTile *tiles;
+    int32_t *list; // [max_rows] prefill rows that go through the head
+    size_t size, prefill_at; // bytes; where `rows` begins
+} CudaDesc;
+
+/* A sequence of a submitted step, as far as the result needs it. */
+typedef struct CudaDoneSeq {
+    int32_t pos0, n_rows, sampler;
+    int32_t first_logit, n_logits; // its rows of the host's logits; n_logits 0: none
+    bool is_wanted;                // by the caller; else for the host's sampler alone
+    bool is_host_sampled;
+    const uint32_t *allowed;
+} CudaDoneSeq;
+
+/* What a submitted step gives, until it is waited for. */
+typedef struct CudaDone {
+    int32_t n_seqs;
+    bool is_finished;
+    CudaDoneSeq *seqs;    // [max_seqs]
+    BatchResult *results; // [max_seqs], when finished
+    float *logits;        // [max_logits + max_seqs, V] host
+    int32_t *ids;         // [3 max_seqs] host: sampled ids (both halves), bad rows
+    char *desc;           // host descriptor
+    cudaEvent_t event;
+    int half; // of the sampled ids
+} CudaDone;
+
+/* Scratch of decode steps: rows [max_seqs]. */
+typedef struct CudaDecode {
+    float *x, *proj, *router, *weight, *act, *shared_act, *part, *part_ml, *logits;
+    CudaDigits in, mix; // k = H; k = VD or NQ * 256
+    int32_t *id, *count;
+    uint64_t *best;
+} CudaDecode;
+
+/* Scratch of prefill steps: rows [max_rows]. What the mixers and the experts need overlaps. */
+typedef struct CudaPrefill {
+    float *x, *router, *weight;
+    uint16_t *u, *proj, *mixed;
+    CudaDigits in;
+    float *q, *k, *v, *gate, *chunk_u, *chunk_w, *chunk_p, *chunk_sum, *delta; // gated delta net
+    uint16_t *attn_q;
+    int32_t *id, *list, *item;
+    uint16_t *act, *y, *shared_act, *shared_y;
+    CudaDigits head;
+    float *logits; // [CUDA_HEAD_ROWS, V]
+    float *tap;    // [max_rows, H]
+} CudaPrefill;
+
+typedef struct Cuda {
+    ModelConfig c;
+    BackendPlan plan;
+    const Log *log;
+    int32_t n_attn, n_gdn;
+    int32_t ld_gdn, ld_attn, ld_router; // widths of projections, padded
+    int32_t seq_blocks;                 // blocks of the longest sequence
+    int max_shared;
+    cudaStream_t stream;
+    bool is_chained, has_graphs;
+    char *weights, *kv, *slots, *scratch; // device
+    size_t weight_size, block_size, slot_size, scratch_size, desc_size;
+    int64_t slot_ring; // byte of the rings inside a slot
+    CudaMatrix embed, head;
+    float *final_norm, *rope;
+    CudaLayer *layers;
+    CudaDecode d;
+    CudaPrefill p;
+    char *desc;
+    CudaDesc at;       // of the device
+    int32_t *sampled;  // [2, max_seqs], then bad [max_seqs]
+    int32_t *bad;
+    char *host; // pinned
+    size_t host_size;
+    char *logits_map; // pages of the host's logits when they are too many to pin
+    size_t logits_size;
+    bool are_logits_pinned;
+    CudaDone done[BATCH_IN_FLIGHT];
+    uint64_t n_submitted, n_waited;
+    cudaGraphExec_t graph[CUDA_GRAPH_ROWS + 1]; // [rows of the step]
+    Sampler **samplers;
+    int32_t *sampler_limit; // [n_samplers] ids below it may be chosen by the device; -1: host samples
+    int32_t *slot_tok;      // [n_slots] tokens that a slot has seen: where its ring stands
+    Status failed;          // a device failure that nothing can mend
+    char failed_text[ERR_TEXT_SIZE];
+    char text[384];
+} Cuda;
+
+/* STATUS_OK, or the error of a failed call; what names it. */
+NODISCARD Status cuda_status(cudaError_t e, const char *what, Err *err);
+
+/* ---- cuda_load.c ---- */
+
+/* Whether this backend can run the model: widths, bits, groups. */
+NODISCARD Status cuda_load_check(const Weights *w, Err *err);
+/* Places every matrix and parameter in the slab; returns its size. base NULL: only counts. */
+size_t cuda_load_place(Cuda *c, char *base);
+/* Reads, uploads and packs everything. */
+NODISCARD Status cuda_load_fill(Cuda *c, const Weights *w, const Progress *progress, Err *err);
+
+/* ---- cuda_step.c ---- */
+
+/* Places the scratch; returns its size. */
+size_t cuda_step_place(Cuda *c, char *base);
+CudaDesc cuda_step_desc(const Cuda *c, char *base);
+/* A step of m decode rows up to their logits and greedy ids; layer by layer for taps. */
+cudaError_t cuda_step_decode_begin(Cuda *c, int32_t m);
+cudaError_t cuda_step_decode_layer(Cuda *c, int32_t m, int32_t layer);
+cudaError_t cuda_step_decode_end(Cuda *c, int32_t m);
+/* The whole of it. */
+cudaError_t cuda_step_decode(Cuda *c, int32_t m);
+
+/* Counts of a prefill part. */
+typedef struct CudaPrefillCounts {
+    int32_t m, n_seqs, n_chunks, n_tiles, n_list;
+} CudaPrefillCounts;
+cudaError_t cuda_step_prefill_begin(Cuda *c, const CudaPrefillCounts *n);
+cudaError_t cuda_step_prefill_layer(Cuda *c, const CudaPrefillCounts *n, int32_t layer);
+/* Logits of list rows [first, first + m) into p.logits, and the greedy id of the last of each
+ * sequence where is_last says so. */
+cudaError_t cuda_step_prefill_head(Cuda *c, int32_t first, int32_t m);
+cudaError_t cuda_step_prefill_choose(Cuda *c, int32_t first, int32_t i);
+
+#endif
