@@ -177,7 +177,7 @@ typedef struct MatrixRun {
     MatrixFn fn;
     double flop_per_round;
     double seconds;
-    double tflops[LIMIT_THREADS]; // each by its member
+    double tflops[LIMIT_THREADS];       // each by its member
     volatile float sink[LIMIT_THREADS]; // keeps the products from being dropped
 } MatrixRun;
 

@@ -12,6 +12,7 @@
 #include "cli/verbs.h"
 #include "text/chat.h"
 #include "text/parse.h"
+#include "text/pyjson.h"
 
 #include <unistd.h>
 
@@ -103,6 +104,18 @@ static Status text_family(ChatFamily *out, const CliArgs *args, Err *err) {
                    "--family: expected qwen3.6, qwen3.5 or qwen3.5-small, found %s", args->family);
 }
 
+/* A file with a list of tools, or an object {"tools"}. */
+static Status text_tools(json_t **out, const char *path, Err *err) {
+    json_t *v = NULL;
+    TRY(json_read_file(&v, path, LIMIT_MESSAGES_BYTES, err));
+    *out = json_is_object(v) ? json_incref(json_object_get(v, "tools")) : json_incref(v);
+    json_decref(v);
+    if (!json_is_array(*out))
+        return err_set(err, STATUS_INVALID, "%s: expected a list of tools, found %s", path,
+                       json_type_text(*out));
+    return STATUS_OK;
+}
+
 /* A messages list, or an object {"messages", "tools"}. */
 static Status text_messages(json_t **messages, json_t **tools, const CliArgs *args, Err *err) {
     json_t *v = NULL;
@@ -125,7 +138,7 @@ static Status text_messages(json_t **messages, json_t **tools, const CliArgs *ar
     if (args->tools) {
         json_decref(*tools);
         *tools = NULL;
-        TRY(json_read_file(tools, args->tools, LIMIT_MESSAGES_BYTES, err));
+        TRY(text_tools(tools, args->tools, err));
     }
     if (!json_is_array(*messages))
         return err_set(err, STATUS_INVALID, "messages: expected a list, found %s",
@@ -197,7 +210,7 @@ int verb_parse(const CliArgs *args) {
     Parser *p = NULL;
     Status status = text_input(&text, args, &err);
     if (status == STATUS_OK && args->tools)
-        status = json_read_file(&tools, args->tools, LIMIT_MESSAGES_BYTES, &err);
+        status = text_tools(&tools, args->tools, &err);
     ParserOptions options = {.tools = tools,
                              .start =
                                  args->is_thinking ? PARSE_START_REASONING : PARSE_START_CONTENT,
@@ -208,10 +221,13 @@ int verb_parse(const CliArgs *args) {
         status = text_parse(p, strbuf_view(&text), args, &err);
     if (status == STATUS_OK && !args->is_events) {
         status = parser_message(p, &message, &err);
-        if (status == STATUS_OK) {
-            json_dumpf(message, stdout, 0);
-            printf("\n");
-        }
+        strbuf_clear(&text);
+        if (status == STATUS_OK)
+            status = pyjson_append(&text, message, &err);
+        if (status == STATUS_OK)
+            status = strbuf_check(&text, &err);
+        if (status == STATUS_OK)
+            printf("%s\n", text.ptr);
     }
     parser_close(p);
     json_decref(tools);
