@@ -14,7 +14,8 @@ VERSION := $(shell cat VERSION)
 COMMIT := $(shell git rev-parse --short=10 HEAD 2>/dev/null || echo unknown)
 PYTHON ?= python3
 
-PACKAGES := jansson nettle libxxhash
+PACKAGES := jansson nettle libxxhash libcurl
+CLI_PACKAGES := libedit
 PKG_CFLAGS := $(shell pkg-config --cflags $(PACKAGES))
 PKG_LIBS := $(shell pkg-config --libs $(PACKAGES))
 
@@ -36,7 +37,7 @@ OBJECTS := $(SOURCES:%.c=$(BUILD)/%.o)
 UNIT_TESTS := $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(sort $(wildcard tests/unit/test_*.c)))
 FUZZERS := $(patsubst tests/fuzz/%.c,%,$(sort $(wildcard tests/fuzz/fuzz_*.c)))
 
-.PHONY: all help check check-all unit install clean fuzz fuzz-replay format tree bench-text
+.PHONY: all help check check-all unit clean fuzz fuzz-replay format tree bench-text
 all: $(BUILD)/lily
 
 help:
@@ -118,5 +119,70 @@ tree:
 
 clean:
 	rm -rf $(BUILD)
+
+# ---- the C library, manual page, completions, installation ----
+
+# Objects serve the program, the archive and the shared library alike.
+CFLAGS += -fPIC -fvisibility=hidden
+CPPFLAGS += -Iinclude
+CLI_CFLAGS := $(shell pkg-config --cflags $(CLI_PACKAGES))
+$(BUILD)/src/api/%.o: CPPFLAGS += -DLILY_VERSION='"$(VERSION)"'
+$(BUILD)/src/cli/%.o: CPPFLAGS += $(CLI_CFLAGS)
+$(BUILD)/lily: LDLIBS += $(shell pkg-config --libs $(CLI_PACKAGES))
+
+SONAME := liblily.so.0
+LIB_OBJECTS := $(filter-out $(BUILD)/src/cli/% $(BUILD)/src/server/%,$(OBJECTS))
+DOCS := $(BUILD)/doc/lily.1 $(BUILD)/doc/lily.bash $(BUILD)/doc/_lily $(BUILD)/doc/lily.fish
+
+$(BUILD)/$(SONAME): $(LIB_OBJECTS) src/api/lily.map
+	@echo "  link $@"
+	@$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,$(SONAME) -Wl,--version-script=src/api/lily.map \
+	    -o $@ $(LIB_OBJECTS) $(LDLIBS)
+
+# The installed archive shows the public names alone: one object with the others made local.
+$(BUILD)/install/liblily.a: $(LIB_OBJECTS)
+	@mkdir -p $(@D)
+	@rm -f $@
+	@ld -r -o $(@D)/lily.o $(LIB_OBJECTS)
+	@objcopy --localize-hidden $(@D)/lily.o
+	@ar rcs $@ $(@D)/lily.o
+	@rm -f $(@D)/lily.o
+
+$(BUILD)/install/lily.pc: Makefile VERSION
+	@mkdir -p $(@D)
+	@printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$${prefix}/lib' 'includedir=$${prefix}/include' '' \
+	    'Name: lily' 'Description: inference for Qwen3.5/3.6 mixture-of-experts models' \
+	    'Version: $(VERSION)' 'Requires.private: $(PACKAGES)' 'Libs: -L$${libdir} -llily' \
+	    'Libs.private: -lpthread -lm' 'Cflags: -I$${includedir}' >$@
+
+$(BUILD)/doc/lily.1 $(BUILD)/doc/lily.bash $(BUILD)/doc/_lily $(BUILD)/doc/lily.fish: $(BUILD)/lily
+	@mkdir -p $(@D)
+	@$(BUILD)/lily docs $(patsubst lily.1,man,$(patsubst lily.bash,bash,$(patsubst _lily,zsh,$(patsubst lily.fish,fish,$(@F))))) >$@.part
+	@mv $@.part $@
+
+.PHONY: install install-files library docs
+library: $(BUILD)/$(SONAME) $(BUILD)/install/liblily.a
+docs: $(DOCS)
+
+install: $(BUILD)/lily library docs
+	@rm -f $(BUILD)/install/lily.pc # the prefix may be another one than last time
+	@$(MAKE) --no-print-directory install-files
+
+install-files: $(BUILD)/install/lily.pc
+	install -d $(addprefix $(DESTDIR)$(PREFIX)/,bin lib/pkgconfig include share/man/man1 share/doc/lily \
+	    share/bash-completion/completions share/zsh/site-functions share/fish/vendor_completions.d)
+	install -m 755 $(BUILD)/lily $(DESTDIR)$(PREFIX)/bin/lily
+	install -m 644 include/lily.h $(DESTDIR)$(PREFIX)/include/lily.h
+	install -m 644 $(BUILD)/install/liblily.a $(DESTDIR)$(PREFIX)/lib/liblily.a
+	install -m 755 $(BUILD)/$(SONAME) $(DESTDIR)$(PREFIX)/lib/$(SONAME)
+	ln -sf $(SONAME) $(DESTDIR)$(PREFIX)/lib/liblily.so
+	install -m 644 $(BUILD)/install/lily.pc $(DESTDIR)$(PREFIX)/lib/pkgconfig/lily.pc
+	install -m 644 $(BUILD)/doc/lily.1 $(DESTDIR)$(PREFIX)/share/man/man1/lily.1
+	install -m 644 $(BUILD)/doc/lily.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/lily
+	install -m 644 $(BUILD)/doc/_lily $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_lily
+	install -m 644 $(BUILD)/doc/lily.fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/lily.fish
+	install -m 644 LICENSE $(DESTDIR)$(PREFIX)/share/doc/lily/LICENSE
+	[ ! -f models/mini/config.json ] || { install -d $(DESTDIR)$(PREFIX)/share/lily/mini && \
+	    install -m 644 models/mini/* $(DESTDIR)$(PREFIX)/share/lily/mini/; }
 
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

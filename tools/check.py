@@ -109,18 +109,19 @@ def main():
     env = {"LILY_LONG": "1"} if options.long else None
     tests = sorted(p.stem for p in (ROOT / "tests/unit").glob("test_*.c"))
     suite.run("tree", [sys.executable, "tools/tree_check.py"])
-    if make(suite, "build with gcc", "all", *[f"build/tests/{t}" for t in tests]):
+    if make(suite, "build with gcc", "all", "build/bench_text", "build/data/qwen36/tokenizer.json",
+            *[f"build/tests/{t}" for t in tests]):
         unit_tests(suite, "build", tests, "", env)
         make(suite, "fuzz corpora", "fuzz-replay")
         python_tests(suite, options.long)
     if shutil.which("clang"):
-        make(suite, "build with clang", "CC=clang", "BUILD=build/clang", "build/clang/lily")
-        asan = ["CC=clang", "BUILD=build/asan", "SAN=address,undefined", "O=-O1"]
+        make(suite, "build with clang", "CC=clang", "CUDA=0", "BUILD=build/clang", "build/clang/lily")
+        asan = ["CC=clang", "CUDA=0", "BUILD=build/asan", "SAN=address,undefined", "O=-O1"]
         if make(suite, "build with address and undefined sanitizers", *asan, *[f"build/asan/tests/{t}" for t in tests]):
             unit_tests(suite, "build/asan", tests, "address+undefined: ")
             make(suite, "fuzz corpora, address+undefined", *asan, "fuzz-replay")
         threaded = [t for t in THREADED if t in tests]
-        tsan = ["CC=clang", "BUILD=build/tsan", "SAN=thread", "O=-O1"]
+        tsan = ["CC=clang", "CUDA=0", "BUILD=build/tsan", "SAN=thread", "O=-O1"]
         if make(suite, "build with the thread sanitizer", *tsan, *[f"build/tsan/tests/{t}" for t in threaded]):
             unit_tests(suite, "build/tsan", threaded, "thread: ")
     else:

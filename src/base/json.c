@@ -67,6 +67,21 @@ Status json_read_file(json_t **out, const char *path, size_t cap, Err *err) {
     return status;
 }
 
+static int json_print_piece(const char *bytes, size_t len, void *ctx) {
+    StrBuf *out = ctx;
+    strbuf_append(out, bytes, len);
+    return out->is_failed ? -1 : 0;
+}
+
+Status json_print(StrBuf *out, const json_t *v, size_t flags, Err *err) {
+    bool has_failed_before = json_take_alloc_failure();
+    int failure = json_dump_callback(v, json_print_piece, out, flags | JSON_ENCODE_ANY);
+    bool has_failed = json_take_alloc_failure();
+    json_alloc_failed = has_failed_before;
+    return failure || has_failed || out->is_failed ? err_memory(err, "JSON text", out->len)
+                                                   : STATUS_OK;
+}
+
 StrView json_text(const json_t *v) {
     return json_is_string(v) ? str_view(json_string_value(v), json_string_length(v)) : (StrView){0};
 }

@@ -24,6 +24,11 @@ bool json_take_alloc_failure(void);
 /* Reads and parses a file of at most cap bytes. */
 NODISCARD Status json_read_file(json_t **out, const char *path, size_t cap, Err *err);
 
+/* Appends v as JSON text; flags are jansson's (JSON_COMPACT, JSON_INDENT(n)). Returns
+ * STATUS_MEMORY.
+ */
+NODISCARD Status json_print(StrBuf *out, const json_t *v, size_t flags, Err *err);
+
 /* The bytes of a string value; {NULL, 0} when v is not a string (or NULL). */
 StrView json_text(const json_t *v);
 

@@ -14,6 +14,11 @@ const CliVerb CLI_VERBS[] = {
     {"generate", "-p TEXT [options]", "one answer to standard output, streamed",
      "Reasoning and statistics go to standard error. `-p -` reads the message from standard input.",
      0, 0, verb_generate},
+    {"chat", "[options]", "conversation on the terminal",
+     "Lines are messages; /help lists the commands. From a pipe each line is a message, and only "
+     "the\n"
+     "answers are printed.",
+     0, 0, verb_chat},
     {"bench", "[options]", "prefill and decode speed over contexts, beside the bound", NULL, 0, 0,
      verb_bench},
     {"eval", "golden FILE | ppl FILE [options]", "teacher-forced check of a model",
@@ -34,8 +39,16 @@ const CliVerb CLI_VERBS[] = {
      NULL, 0, 0, verb_inspect},
     {"synth", "--shape NAME -o DIR [options]", "a random checkpoint in the published format", NULL,
      0, 0, verb_synth},
+    {"pull", "NAME -o DIR [options]", "downloads a published checkpoint, whole and checked",
+     "NAME is qwen3.6-35b-a3b, or OWNER/NAME[@REVISION] of the hub. What is there already is kept, "
+     "what was\n"
+     "broken off is gone on with. HF_TOKEN is sent as a token; http_proxy and https_proxy are "
+     "honoured.",
+     1, 1, verb_pull},
     {"doctor", "[options]", "what this machine has and what would stop a run", NULL, 0, 0,
      verb_doctor},
+    {"docs", "man | bash | zsh | fish", NULL,
+     "Manual page and completions, made from the option table.", 1, 1, verb_docs},
 };
 const int CLI_N_VERBS = (int)COUNT_OF(CLI_VERBS);
 

@@ -34,9 +34,9 @@ typedef struct Option {
 } Option;
 
 #define AT(field) offsetof(CliArgs, field)
-#define WITH_MODEL " generate bench eval logits tokenize detokenize template inspect "
-#define WITH_ENGINE " generate bench eval logits inspect "
-#define SAMPLES " generate "
+#define WITH_MODEL " generate chat bench eval logits tokenize detokenize template inspect "
+#define WITH_ENGINE " generate chat bench eval logits inspect "
+#define SAMPLES " generate chat "
 
 static const Option OPTIONS[] = {
     {"model", 'm', OPTION_TEXT, AT(model), 0, 0, "DIR", WITH_MODEL,
@@ -58,10 +58,10 @@ static const Option OPTIONS[] = {
      " generate eval logits tokenize detokenize template inspect synth doctor ",
      "machine-readable output on stdout"},
 
-    {"prompt", 'p', OPTION_TEXT, AT(prompt), 0, 0, "TEXT", SAMPLES,
+    {"prompt", 'p', OPTION_TEXT, AT(prompt), 0, 0, "TEXT", " generate ",
      "the user's message (\"-\": read standard input)"},
     {"system", 0, OPTION_TEXT, AT(system), 0, 0, "TEXT", SAMPLES, "system message"},
-    {"raw", 0, OPTION_FLAG, AT(is_raw), 0, 0, NULL, SAMPLES,
+    {"raw", 0, OPTION_FLAG, AT(is_raw), 0, 0, NULL, " generate ",
      "TEXT is the prompt itself: no template"},
     {"ids", 0, OPTION_TEXT, AT(ids), 0, 0, "1,2,3", " generate logits ",
      "token ids of the prompt; @FILE reads them from a file"},
@@ -92,6 +92,9 @@ static const Option OPTIONS[] = {
     {"ignore-eos", 0, OPTION_FLAG, AT(is_past_end), 0, 0, NULL, SAMPLES,
      "go on past end-of-text tokens"},
 
+    {"load", 0, OPTION_TEXT, AT(load), 0, 0, "FILE", " chat ",
+     "go on with a conversation that /save wrote"},
+
     {"out", 'o', OPTION_TEXT, AT(out), 0, 0, "PATH", " logits synth ",
      "where the result goes: a file (logits) or a folder (synth)"},
     {"last", 0, OPTION_FLAG, AT(is_last), 0, 0, NULL, " logits ", "only the last position"},
@@ -102,7 +105,8 @@ static const Option OPTIONS[] = {
      "special tokens' spellings are ordinary text"},
     {"skip-special", 0, OPTION_FLAG, AT(is_skip_special), 0, 0, NULL, " detokenize ",
      "leave special tokens out"},
-    {"tools", 0, OPTION_TEXT, AT(tools), 0, 0, "FILE", " template parse ", "tools as a JSON list"},
+    {"tools", 0, OPTION_TEXT, AT(tools), 0, 0, "FILE", " chat template parse ",
+     "tools as a JSON list"},
     {"family", 0, OPTION_TEXT, AT(family), 0, 0, "NAME", " template ",
      "qwen3.6, qwen3.5 or qwen3.5-small, whatever the checkpoint has"},
     {"no-generation-prompt", 0, OPTION_FLAG, AT(is_no_prompt), 0, 0, NULL, " template ",
@@ -116,6 +120,13 @@ static const Option OPTIONS[] = {
      "print the streamed events, one JSON object a line"},
 
     {"shape", 0, OPTION_TEXT, AT(shape), 0, 0, "NAME", " synth ", "which model shape"},
+    {"out", 'o', OPTION_TEXT, AT(out), 0, 0, "DIR", " pull ",
+     "folder for the files; made when missing"},
+    {"hub", 0, OPTION_TEXT, AT(hub), 0, 0, "URL", " pull ",
+     "where to get them (default $LILY_HUB, else https://huggingface.co)"},
+    {"stall", 0, OPTION_INT, AT(stall), 1, 3600, "SECONDS", " pull ",
+     "begin a transfer anew after so long without a byte (default 30)"},
+
     {"layers", 0, OPTION_INT, AT(layers), 1, LIMIT_LAYERS, "N", " synth ",
      "layers (default: the shape's own)"},
     {"force", 0, OPTION_FLAG, AT(is_force), 0, 0, NULL, " synth ",
@@ -171,7 +182,7 @@ const char *cli_nearest_verb(const char *name) {
     int least = 4;
     for (int i = 0; i < CLI_N_VERBS; i++) {
         int d = name_distance(name, CLI_VERBS[i].name);
-        if (d < least) {
+        if (d < least && CLI_VERBS[i].summary) {
             least = d;
             best = CLI_VERBS[i].name;
         }
@@ -317,18 +328,29 @@ bool cli_parse(CliArgs *out, const CliVerb *verb, int argc, char **argv) {
     return true;
 }
 
+size_t cli_n_options(void) { return COUNT_OF(OPTIONS); }
+
+bool cli_option_get(CliOption *out, const CliVerb *verb, size_t i) {
+    const Option *o = &OPTIONS[i];
+    *out = (CliOption){o->name, o->letter, o->value, o->help};
+    return option_is_for(o, verb);
+}
+
 void cli_print_help(FILE *to) {
     fprintf(to, "lily runs Qwen3.5/3.6 mixture-of-experts models on this machine.\n\n"
                 "usage: lily VERB [options]\n\n");
     for (int i = 0; i < CLI_N_VERBS; i++)
-        fprintf(to, "  %-11s %s\n", CLI_VERBS[i].name, CLI_VERBS[i].summary);
+        if (CLI_VERBS[i].summary)
+            fprintf(to, "  %-11s %s\n", CLI_VERBS[i].name, CLI_VERBS[i].summary);
     fprintf(to, "\n`lily VERB --help` lists a verb's options; `lily --version` says what this "
                 "program is.\nResults go to standard output, everything else to standard error.\n"
                 "Exit status: 0 good, 1 the run failed, 2 wrong usage.\n");
 }
 
 void cli_print_verb_help(FILE *to, const CliVerb *verb) {
-    fprintf(to, "usage: lily %s %s\n\n%s.\n", verb->name, verb->usage, verb->summary);
+    fprintf(to, "usage: lily %s %s\n", verb->name, verb->usage);
+    if (verb->summary)
+        fprintf(to, "\n%s.\n", verb->summary);
     if (verb->detail)
         fprintf(to, "\n%s\n", verb->detail);
     fprintf(to, "\noptions:\n");

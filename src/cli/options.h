@@ -28,6 +28,8 @@ typedef struct CliArgs {
     bool is_raw, is_no_think, is_past_end;
     int64_t max_tokens, seed, top_k;
     double temp, top_p, min_p, repetition, presence, frequency;
+    // chat
+    const char *load;
     // logits
     const char *out;
     bool is_last, is_taps;
@@ -37,8 +39,8 @@ typedef struct CliArgs {
     bool is_thinking, is_events, is_no_prompt;
     int64_t split;
     // synth
-    const char *shape;
-    int64_t layers;
+    const char *shape, *hub;
+    int64_t layers, stall;
     bool is_force;
     // bench
     const char *contexts, *json_out;
@@ -52,11 +54,19 @@ typedef struct CliArgs {
 typedef struct CliVerb {
     const char *name;
     const char *usage;   // what stands behind the name on the command line
-    const char *summary; // one line
+    const char *summary; // one line; NULL: not in the help, for the build alone
     const char *detail;  // more lines for the verb's own help; may be NULL
     int min_positional, max_positional;
     int (*run)(const CliArgs *args); // exit status
 } CliVerb;
+
+/* An option as manual page and completions describe it. */
+typedef struct CliOption {
+    const char *name;  // without dashes
+    char letter;       // 0: none
+    const char *value; // its name; NULL: a flag
+    const char *help;
+} CliOption;
 
 /* [n] in the order of the help. */
 extern const CliVerb CLI_VERBS[];
@@ -69,6 +79,10 @@ const char *cli_nearest_verb(const char *name);
 
 /* Parses argv[0..argc) behind the verb. On failure prints one line to stderr and returns false. */
 bool cli_parse(CliArgs *out, const CliVerb *verb, int argc, char **argv);
+/* Rows of the option table, and one of them; false: it is not for this verb. */
+size_t cli_n_options(void);
+bool cli_option_get(CliOption *out, const CliVerb *verb, size_t i);
+
 /* Help of the program, of one verb. */
 void cli_print_help(FILE *to);
 void cli_print_verb_help(FILE *to, const CliVerb *verb);

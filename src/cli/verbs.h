@@ -9,6 +9,7 @@
 #include "cli/options.h"
 
 int verb_generate(const CliArgs *args);
+int verb_chat(const CliArgs *args);
 int verb_bench(const CliArgs *args);
 int verb_eval(const CliArgs *args);
 int verb_logits(const CliArgs *args);
@@ -18,6 +19,8 @@ int verb_template(const CliArgs *args);
 int verb_parse(const CliArgs *args);
 int verb_inspect(const CliArgs *args);
 int verb_synth(const CliArgs *args);
+int verb_pull(const CliArgs *args);
 int verb_doctor(const CliArgs *args);
+int verb_docs(const CliArgs *args);
 
 #endif

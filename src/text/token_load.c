@@ -384,8 +384,8 @@ static Status token_load_tokenizer(TokenLoad *l, const json_t *root) {
                        json_type_text(model));
     if (json_object_get(model, "type"))
         TRY(token_load_text_is(l, model, "type", "BPE", where));
-    static const char *const OFF[] = {"dropout",       "continuing_subword_prefix",
-                                      "unk_token",     "end_of_word_suffix",
+    // unk_token may be anything: every byte has a token, so nothing is unknown.
+    static const char *const OFF[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix",
                                       "byte_fallback", "ignore_merges"};
     for (size_t i = 0; i < COUNT_OF(OFF); i++)
         TRY(token_load_off(l, model, OFF[i], where));

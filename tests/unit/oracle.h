@@ -42,6 +42,19 @@
 /* Header-only: a test need not use all of it. */
 #define ORACLE_FN __attribute__((unused)) static
 
+/* 1 in a build whose sanitizer makes arithmetic ten times slower: tests then take fewer rows. */
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define ORACLE_IS_SLOW 1
+#endif
+#endif
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define ORACLE_IS_SLOW 1
+#endif
+#ifndef ORACLE_IS_SLOW
+#define ORACLE_IS_SLOW 0
+#endif
+
 enum {
     ORACLE_SEQ_BLOCKS = 12, // KV blocks of a sequence: 768 tokens
     ORACLE_SEQS = 4,        // sequences (and state slots) of a device

@@ -11,18 +11,6 @@
 
 #include "../tolerance.h"
 
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define ORACLE_IS_SLOW 1
-#endif
-#endif
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define ORACLE_IS_SLOW 1
-#endif
-#ifndef ORACLE_IS_SLOW
-#define ORACLE_IS_SLOW 0
-#endif
-
 typedef struct OracleBounds {
     double rel;         // relative rms of logits, traced values, states, router gaps
     double max_abs;     // of one logit
@@ -167,10 +155,10 @@ ORACLE_FN void oracle_trace_key(const char *tensor, int n_layers, char name[24],
         *layer = -1;
         snprintf(name, 24, "out");
     } else if (strncmp(tensor, "layer.", 6) == 0) {
-        *layer = atoi(tensor + 6);
+        *layer = (int)strtol(tensor + 6, NULL, 10);
         snprintf(name, 24, "out");
     } else if (tensor[0] == 'L') {
-        *layer = atoi(tensor + 1);
+        *layer = (int)strtol(tensor + 1, NULL, 10);
         snprintf(name, 24, "%s", strchr(tensor, '.') + 1);
     }
 }

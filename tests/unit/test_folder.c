@@ -193,6 +193,9 @@ static void dtype_other(const Case *c) { set_member(c, GATE, "dtype", json_strin
 static void dtype_of_scales(const Case *c) {
     set_member(c, LAYER_0 "mlp.gate.scales", "dtype", json_string("F16"));
 }
+static void shape_of_biases(const Case *c) {
+    set_member(c, LAYER_0 "mlp.gate.biases", "shape", json_pack("[i, i]", 3, 16));
+}
 static void dtype_of_norm(const Case *c) {
     set_member(c, LAYER_0 "input_layernorm.weight", "dtype", json_string("I16"));
 }
@@ -380,6 +383,7 @@ static const Damage DAMAGES[] = {
       "U64 [16, 48] takes 6144 bytes, data_offsets span 3072"),
     D(dtype_other, STATUS_FORMAT, SHARD_1, GATE, "found I32 [16, 48]"),
     D(dtype_of_scales, STATUS_FORMAT, SHARD_1, LAYER_0 "mlp.gate.scales", "expected BF16 [16, 3]"),
+    D(shape_of_biases, STATUS_FORMAT, SHARD_1, LAYER_0 "mlp.gate.biases", "expected BF16 [16, 3]"),
     D(dtype_of_norm, STATUS_UNSUPPORTED, SHARD_1, "input_layernorm.weight", "found I16"),
     D(shape_is_text, STATUS_FORMAT, SHARD_1, GATE, "expected a list, found a string"),
     D(shape_negative, STATUS_FORMAT, SHARD_1, GATE, "found a negative one"),

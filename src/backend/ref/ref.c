@@ -115,11 +115,18 @@ static Real *carve_real(Carver *c, size_t m, int32_t width) {
 /* sum a[i] b[i], k a multiple of 8. Eight running sums, added as a tree: rounding grows with k / 8,
  * and the sums do not wait for each other. */
 static Real dot(const Real *a, const Real *b, int32_t k) {
-    Real s[8] = {0};
-    for (int32_t i = 0; i < k; i += 8)
-        for (int l = 0; l < 8; l++)
-            s[l] += a[i + l] * b[i + l];
-    return ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7]));
+    Real s0 = 0, s1 = 0, s2 = 0, s3 = 0, s4 = 0, s5 = 0, s6 = 0, s7 = 0;
+    for (const Real *end = a + k; a < end; a += 8, b += 8) {
+        s0 += a[0] * b[0];
+        s1 += a[1] * b[1];
+        s2 += a[2] * b[2];
+        s3 += a[3] * b[3];
+        s4 += a[4] * b[4];
+        s5 += a[5] * b[5];
+        s6 += a[6] * b[6];
+        s7 += a[7] * b[7];
+    }
+    return ((s0 + s1) + (s2 + s3)) + ((s4 + s5) + (s6 + s7));
 }
 
 static Real sigmoid(Real x) { return 1 / (1 + exp(-x)); }

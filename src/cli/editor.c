@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+/* editor.c - libedit for one purpose.
+ *
+ * Owns:     libedit's objects, the history file's name.  Thread: main. */
+#define _POSIX_C_SOURCE 200809L
+#include "cli/editor.h"
+
+#include "base/mem.h"
+
+#include <errno.h>
+#include <histedit.h>
+#include <limits.h>
+#include <locale.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { EDITOR_HISTORY = 1000 };
+
+struct Editor {
+    EditLine *el;
+    History *history;
+    HistEvent event;
+    const char *const *words;
+    size_t n_words;
+    char *file; // NULL: history is not kept
+    const char *prompt;
+    bool is_stopped;
+};
+
+static Editor *editor_of(EditLine *el) {
+    void *e = NULL;
+    el_get(el, EL_CLIENTDATA, &e);
+    return e;
+}
+
+static char *editor_prompt(EditLine *el) { return (char *)editor_of(el)->prompt; }
+
+/* Ctrl-C: ends the line, and editor_read says so. */
+static unsigned char editor_stop(EditLine *el, int key) {
+    UNUSED(key);
+    editor_of(el)->is_stopped = true;
+    return CC_EOF;
+}
+
+/* Tab: the one word that begins like the line, as far as all such words agree; file names behind a
+ * command. */
+static unsigned char editor_complete(EditLine *el, int key) {
+    Editor *e = editor_of(el);
+    const LineInfo *line = el_line(el);
+    size_t len = (size_t)(line->cursor - line->buffer);
+    if (len == 0 || line->buffer[0] != '/')
+        return CC_ERROR;
+    if (memchr(line->buffer, ' ', len))
+        return _el_fn_complete(el, key);
+    const char *first = NULL;
+    size_t common = 0, n = 0;
+    for (size_t i = 0; i < e->n_words; i++) {
+        const char *word = e->words[i];
+        if (strlen(word) < len || memcmp(word, line->buffer, len) != 0)
+            continue;
+        if (n++ == 0) {
+            first = word;
+            common = strlen(word);
+        }
+        size_t same = 0;
+        while (same < common && word[same] == first[same])
+            same++;
+        common = same;
+    }
+    if (n == 0)
+        return CC_ERROR;
+    char rest[64];
+    snprintf(rest, sizeof rest, "%.*s%s", (int)(common - len), first + len, n == 1 ? " " : "");
+    if (*rest == 0) { // nothing more in common: show what there is
+        printf("\n");
+        for (size_t i = 0; i < e->n_words; i++)
+            if (strlen(e->words[i]) >= len && memcmp(e->words[i], line->buffer, len) == 0)
+                printf("%s  ", e->words[i]);
+        printf("\n");
+        fflush(stdout);
+        return CC_REDISPLAY;
+    }
+    return el_insertstr(el, rest) == 0 ? CC_REFRESH : CC_ERROR;
+}
+
+/* Characters of more than a byte need a locale that has them. */
+static void editor_set_locale(void) {
+    if (!setlocale(LC_CTYPE, "") || MB_CUR_MAX == 1)
+        setlocale(LC_CTYPE, "C.UTF-8");
+}
+
+Status editor_open(Editor **out, const char *const *words, size_t n_words, const char *file,
+                   Err *err) {
+    Editor *e = mem_zalloc(1, sizeof *e);
+    if (!e)
+        return err_memory(err, "line editor", sizeof *e);
+    editor_set_locale();
+    e->words = words;
+    e->n_words = n_words;
+    e->prompt = "";
+    e->file = file ? mem_strdup(file, strlen(file)) : NULL;
+    e->history = history_init();
+    e->el = el_init("lily", stdin, stdout, stderr);
+    if (!e->history || !e->el || (file && !e->file)) {
+        editor_close(e);
+        return err_set(err, STATUS_IO, "the terminal cannot be set up for editing");
+    }
+    history(e->history, &e->event, H_SETSIZE, EDITOR_HISTORY);
+    history(e->history, &e->event, H_SETUNIQUE, 1);
+    if (e->file)
+        history(e->history, &e->event, H_LOAD, e->file);
+    el_set(e->el, EL_CLIENTDATA, e);
+    el_set(e->el, EL_PROMPT, editor_prompt);
+    el_set(e->el, EL_EDITOR, "emacs");
+    el_set(e->el, EL_HIST, history, e->history);
+    el_set(e->el, EL_SIGNAL, 1); // put the terminal right when a signal ends or stops the program
+    el_set(e->el, EL_ADDFN, "lily-complete", "commands and file names", editor_complete);
+    el_set(e->el, EL_ADDFN, "lily-stop", "forget the line", editor_stop);
+    el_source(e->el, NULL); // the user's own ~/.editrc
+    el_set(e->el, EL_BIND, "^I", "lily-complete", NULL);
+    el_set(e->el, EL_BIND, "^C", "lily-stop", NULL);
+    el_set(e->el, EL_BIND, "^R", "em-inc-search-prev", NULL);
+    el_set(e->el, EL_SETTY, "-d", "intr=", NULL); // while editing, Ctrl-C is a key
+    *out = e;
+    return STATUS_OK;
+}
+
+void editor_close(Editor *e) {
+    if (!e)
+        return;
+    if (e->el)
+        el_end(e->el);
+    if (e->history)
+        history_end(e->history);
+    mem_free(e->file);
+    mem_free(e);
+}
+
+EditorResult editor_read(Editor *e, const char *prompt, StrBuf *out) {
+    int n = 0;
+    e->prompt = prompt;
+    e->is_stopped = false;
+    errno = 0;
+    const char *line = el_gets(e->el, &n);
+    if (e->is_stopped) {
+        el_reset(e->el);
+        printf("^C\n");
+        fflush(stdout);
+        return EDITOR_STOPPED;
+    }
+    if (!line || n <= 0)
+        return EDITOR_END;
+    size_t len = (size_t)n;
+    if (line[len - 1] == '\n')
+        len--;
+    strbuf_append(out, line, len);
+    return EDITOR_LINE;
+}
+
+/* The history file appears whole or stays as it was. */
+static void editor_save(Editor *e) {
+    char part[PATH_MAX];
+    int n = snprintf(part, sizeof part, "%s.%ld.part", e->file, (long)getpid());
+    if (n < 0 || (size_t)n >= sizeof part)
+        return;
+    mode_t before = umask(077); // what was asked is nobody else's business
+    int n_saved = history(e->history, &e->event, H_SAVE, part);
+    umask(before);
+    if (n_saved < 0 || rename(part, e->file) != 0)
+        unlink(part);
+}
+
+void editor_remember(Editor *e, const char *entry) {
+    history(e->history, &e->event, H_ENTER, entry);
+    if (e->file)
+        editor_save(e);
+}

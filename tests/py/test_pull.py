@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`lily pull` against a hub that misbehaves: stalls, cuts, lies, redirects, refuses."""
+import hashlib
+import http.server
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+
+import pytest
+
+from conftest import LILY, ROOT
+
+FILES = {
+    "config.json": b'{"a": 1}\n',
+    "model-00001-of-00002.safetensors": bytes(range(256)) * 3000,
+    "model-00002-of-00002.safetensors": os.urandom(300000),
+    "chat_template.jinja": b"{{ x }}",
+    "picture.png": b"not wanted",
+}
+
+
+def git_id(data):
+    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+
+
+class Hub:
+    """A hub of one repository; `plan` maps a path to a list of behaviours, one an attempt."""
+
+    def __init__(self):
+        self.files = dict(FILES)
+        self.plan = {}
+        self.requests = []
+        self.listing = None
+        hub = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, *args):
+                pass
+
+            def do_GET(self):
+                hub.answer(self)
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def entries(self):
+        out = [{"type": "directory", "path": "sub", "oid": "0" * 40, "size": 0}]
+        for path, data in self.files.items():
+            e = {"type": "file", "path": path, "size": len(data), "oid": git_id(data)}
+            if path.endswith(".safetensors"):
+                e["lfs"] = {"oid": hashlib.sha256(data).hexdigest(), "size": len(data)}
+            out.append(e)
+        return out
+
+    def answer(self, h):
+        self.requests.append((h.path, h.headers.get("Range"), h.headers.get("Authorization")))
+        if h.path.startswith("/api/models/"):
+            body = json.dumps(self.entries() if self.listing is None else self.listing).encode()
+            step = self.plan.get("listing", [])
+            what = step.pop(0) if step else "good"
+            if isinstance(what, int):
+                return self.send(h, what, b"no")
+            return self.send(h, 200, body)
+        path = h.path.split("/resolve/")[1].split("/", 1)[1] if "/resolve/" in h.path else h.path.split("/")[-1]
+        data = self.files.get(path)
+        if data is None:
+            return self.send(h, 404, b"nothing")
+        step = self.plan.get(path, [])
+        what = step.pop(0) if step else "good"
+        start = 0
+        if h.headers.get("Range"):
+            start = int(h.headers["Range"].split("=")[1].split("-")[0])
+        if isinstance(what, int):
+            return self.send(h, what, b"no", {"Retry-After": "1"} if what == 429 else {})
+        if what == "redirect":
+            return self.send(h, 302, b"", {"Location": f"{self.url}/cdn/{path}"})
+        if what == "html":
+            return self.send(h, 200, b"<html>please log in</html>", {"Content-Type": "text/html; charset=utf-8"})
+        if what == "ignore-range":
+            start = 0
+        code = 206 if start else 200
+        rest = data[start:]
+        if what == "wrong":
+            rest = bytes(len(rest))
+        h.send_response(code)
+        h.send_header("Content-Type", "application/octet-stream")
+        if code == 206:
+            h.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
+        if what == "longer":
+            rest = rest + b"x" * 5000
+        h.send_header("Content-Length", str(len(rest)))
+        h.end_headers()
+        if what == "cut":
+            h.wfile.write(rest[:len(rest) // 2])
+            h.wfile.flush()
+            h.connection.close()
+            h.close_connection = True
+            return None
+        if what == "shorter":
+            h.wfile.write(rest[:10])
+            h.wfile.flush()
+            h.close_connection = True
+            return None
+        if what == "stall":
+            h.wfile.write(rest[:1000])
+            h.wfile.flush()
+            time.sleep(4)
+            h.close_connection = True
+            return None
+        if what == "slow":
+            for i in range(0, len(rest), 20000):
+                h.wfile.write(rest[i:i + 20000])
+                h.wfile.flush()
+                time.sleep(0.2)
+            return None
+        h.wfile.write(rest)
+        return None
+
+    @staticmethod
+    def send(h, code, body, headers=None):
+        h.send_response(code)
+        for k, v in (headers or {}).items():
+            h.send_header(k, v)
+        h.send_header("Content-Length", str(len(body)))
+        h.end_headers()
+        h.wfile.write(body)
+
+
+@pytest.fixture
+def hub():
+    h = Hub()
+    yield h
+    h.server.shutdown()
+
+
+def pull(hub, folder, name="me/model", env=None, timeout=60, **options):
+    args = [LILY, "pull", name, "-o", str(folder), "--hub", hub.url, "--stall", "1"]
+    clean = {k: v for k, v in os.environ.items() if "proxy" not in k.lower() and k != "HF_TOKEN"}
+    return subprocess.run(args, capture_output=True, cwd=ROOT, timeout=timeout, env={**clean, **(env or {})}, **options)
+
+
+def assert_whole(folder, hub):
+    wanted = {p for p in hub.files if not p.endswith(".png")}
+    assert set(os.listdir(folder)) == wanted
+    for p in wanted:
+        assert (folder / p).read_bytes() == hub.files[p]
+
+
+def test_all_wanted_files_come_whole_and_nothing_else(hub, tmp_path):
+    r = pull(hub, tmp_path / "m")
+    assert r.returncode == 0, r.stderr
+    assert_whole(tmp_path / "m", hub)
+    n = len(hub.requests)
+    assert pull(hub, tmp_path / "m").returncode == 0  # all is there: only the listing is asked for
+    assert len(hub.requests) == n + 1
+
+
+@pytest.mark.parametrize("trouble", [["cut"], ["cut", "cut", "cut"], ["shorter"], ["stall"], [500, 503], [429],
+                                     ["redirect"], ["cut", "ignore-range"]])
+def test_a_troubled_transfer_ends_whole(hub, tmp_path, trouble):
+    path = "model-00001-of-00002.safetensors"
+    hub.plan[path] = list(trouble)
+    r = pull(hub, tmp_path / "m")
+    assert r.returncode == 0, r.stderr
+    assert_whole(tmp_path / "m", hub)
+    if "cut" in trouble:
+        ranges = [q for p, q, _ in hub.requests if p.endswith(path) and q]
+        assert ranges and ranges[0] != "bytes=0-"  # gone on with, not begun anew
+
+
+@pytest.mark.parametrize("what, word", [(401, b"401"), (403, b"HF_TOKEN"), (404, b"404"), ("html", b"web page"),
+                                        ("longer", b"more"), ("wrong", b"hash")])
+def test_a_hopeless_answer_ends_the_run_with_one_line(hub, tmp_path, what, word):
+    path = "model-00002-of-00002.safetensors"
+    hub.plan[path] = [what] * 20
+    r = pull(hub, tmp_path / "m")
+    assert r.returncode == 1 and word in r.stderr and path.encode() in r.stderr
+    assert r.stderr.count(b"\n") == 1
+    assert not (tmp_path / "m" / path).exists()
+    hub.plan = {}
+    assert pull(hub, tmp_path / "m").returncode == 0
+    assert_whole(tmp_path / "m", hub)
+
+
+def test_the_run_can_be_stopped_and_gone_on_with(hub, tmp_path):
+    path = "model-00001-of-00002.safetensors"
+    hub.plan[path] = ["slow"]
+    clean = {k: v for k, v in os.environ.items() if "proxy" not in k.lower()}
+    p = subprocess.Popen([LILY, "pull", "me/model", "-o", str(tmp_path / "m"), "--hub", hub.url], cwd=ROOT, env=clean,
+                         stderr=subprocess.PIPE)
+    part = tmp_path / "m" / (path + ".part")
+    for _ in range(100):
+        if part.exists() and part.stat().st_size > 30000:
+            break
+        time.sleep(0.05)
+    p.send_signal(signal.SIGINT)
+    assert p.wait(10) == 1 and b"go on" in p.stderr.read()
+    assert part.exists()
+    assert pull(hub, tmp_path / "m").returncode == 0
+    assert_whole(tmp_path / "m", hub)
+    assert any(q and q != "bytes=0-" for a, q, _ in hub.requests if a.endswith(path))
+
+
+def test_the_token_goes_to_the_hub(hub, tmp_path):
+    assert pull(hub, tmp_path / "m", env={"HF_TOKEN": "secret"}).returncode == 0
+    assert all(a == "Bearer secret" for _, _, a in hub.requests)
+    hub.requests.clear()
+    assert pull(hub, tmp_path / "n").returncode == 0
+    assert all(a is None for _, _, a in hub.requests)
+
+
+@pytest.mark.parametrize("listing", [
+    {"error": "x"}, [], [{"type": "file", "path": "../evil.json", "size": 1, "oid": "0" * 40}],
+    [{"type": "file", "path": "a.json", "size": -1, "oid": "0" * 40}],
+    [{"type": "file", "path": "a.json", "size": 1, "oid": "zz"}],
+    [{"type": "file", "path": "a.json", "size": 2 ** 62, "oid": "0" * 40}],
+])
+def test_a_bad_listing_is_refused(hub, tmp_path, listing):
+    hub.listing = listing
+    r = pull(hub, tmp_path / "m")
+    assert r.returncode == 1 and r.stderr.count(b"\n") == 1
+    assert not (tmp_path / "evil.json").exists()
+
+
+@pytest.mark.parametrize("code", [401, 403, 404])
+def test_a_refused_listing_says_so(hub, tmp_path, code):
+    hub.plan["listing"] = [code]
+    r = pull(hub, tmp_path / "m")
+    assert r.returncode == 1 and str(code).encode() in r.stderr
+
+
+def test_pinned_hashes_count_more_than_the_hub(hub, tmp_path):
+    hub.files = {f"model-0000{i}-of-00004.safetensors": b"x" for i in range(1, 5)}
+    r = pull(hub, tmp_path / "m", name="qwen3.6-35b-a3b")
+    assert r.returncode == 1 and b"expected SHA-256 09f3e6ec" in r.stderr
+    assert any("38740b847e4cb78f352aba30aa41c76e08e6eb46" in p for p, _, _ in hub.requests)
+
+
+@pytest.mark.parametrize("name", ["", "one", "a/b/c", "../x", "a/b@../c", "a b/c", "/a", "a/"])
+def test_a_bad_name_is_refused_before_anything_is_asked(hub, tmp_path, name):
+    r = pull(hub, tmp_path / "m", name=name)
+    assert r.returncode == 1 and b"expected a name" in r.stderr
+    assert not hub.requests
+
+
+def test_no_server_at_all(tmp_path):
+    class Nobody:
+        url = "http://127.0.0.1:9"
+    r = pull(Nobody, tmp_path / "m", timeout=60)
+    assert r.returncode == 1 and r.stderr.count(b"\n") == 1
