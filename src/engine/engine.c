@@ -77,7 +77,7 @@ Backend *engine_backend(Engine *e) { return e->backend; }
 const ModelConfig *engine_config(const Engine *e) { return backend_config(e->backend); }
 SeqFigures engine_seq_figures(const Seq *seq) { return seq->figures; }
 
-static Status engine_check_request(const Engine *e, const SeqRequest *r, Err *err) {
+Status engine_check(const Engine *e, const SeqRequest *r, Err *err) {
     int32_t vocab = engine_config(e)->vocab;
     if (r->n_ids < 1)
         return err_set(err, STATUS_INVALID, "prompt: expected at least one token, found none");
@@ -96,11 +96,11 @@ static Status engine_check_request(const Engine *e, const SeqRequest *r, Err *er
         return err_set(err, STATUS_CONTEXT,
                        "the prompt has %d tokens, the context holds %d and the answer needs one",
                        r->n_ids, e->plan.limit_tok);
-    return STATUS_OK;
+    return sample_params_check(&r->sample, vocab, err);
 }
 
 Status engine_add(Engine *e, const SeqRequest *r, SeqSink sink, Seq **out, Err *err) {
-    TRY(engine_check_request(e, r, err));
+    TRY(engine_check(e, r, err));
     Seq *seq = mem_zalloc(1, sizeof *seq);
     if (!seq)
         return err_memory(err, "sequence", sizeof *seq);
@@ -132,11 +132,6 @@ Status engine_add(Engine *e, const SeqRequest *r, SeqSink sink, Seq **out, Err *
     seq->n_stop_ids = r->n_stop_ids;
     if (r->n_stop_ids)
         memcpy(seq->stop_ids, r->stop_ids, (size_t)r->n_stop_ids * sizeof *seq->stop_ids);
-    Status status = sample_params_check(&seq->sample, engine_config(e)->vocab, err);
-    if (status != STATUS_OK) {
-        seq_free(seq);
-        return status;
-    }
     seq->sink = sink;
     seq->figures = (SeqFigures){.n_prompt = r->n_ids, .added_ns = clock_now_ns()};
     if (e->last_waiting)
@@ -199,6 +194,11 @@ void engine_cancel(Engine *e, Seq *seq) {
         seq->is_cancelled = true;
     else
         engine_end(e, seq, SEQ_CANCELLED, NULL);
+}
+
+void engine_pause(Engine *e, Seq *seq, bool is_paused) {
+    UNUSED(e);
+    seq->is_paused = is_paused;
 }
 
 /* For a sequence whose sink has had its last call already. */
@@ -316,9 +316,11 @@ void engine_step(Engine *e, bool *is_idle) {
     if (e->n_flight == e->depth || (e->n_flight > 0 && !is_built))
         engine_deliver(e);
     if (is_idle) {
-        *is_idle = e->n_flight == 0 && !e->first_waiting;
+        *is_idle = e->n_flight == 0;
+        for (const Seq *s = e->first_waiting; s; s = s->next)
+            *is_idle = *is_idle && s->is_paused;
         for (int32_t i = 0; i < e->plan.max_seqs; i++)
-            *is_idle = *is_idle && !e->active[i];
+            *is_idle = *is_idle && (!e->active[i] || e->active[i]->is_paused);
     }
 }
 

@@ -96,6 +96,11 @@ typedef struct SeqRequest {
  * STATUS_INVALID naming the field, STATUS_MEMORY. */
 NODISCARD Status engine_add(Engine *e, const SeqRequest *request, SeqSink sink, Seq **out,
                             Err *err);
+/* Whether engine_add would take the request: the same refusals but for STATUS_MEMORY. Any thread. */
+NODISCARD Status engine_check(const Engine *e, const SeqRequest *request, Err *err);
+/* Holds a sequence back, so that it is in no further step until it is let go on; one that runs gives
+ * its place to others who wait (its ids are read again later). Not from inside a sink. */
+void engine_pause(Engine *e, Seq *seq, bool is_paused);
 /* Ends a sequence as soon as no step in flight holds it: at once, or inside the next engine_step.
  */
 void engine_cancel(Engine *e, Seq *seq);
@@ -106,13 +111,14 @@ bool engine_force(Seq *seq, const int32_t *ids, int32_t n);
 /* New ids that the sequence may still get. */
 int32_t engine_room(const Seq *seq);
 /* Runs at most one step of the model and delivers its news; *is_idle (NULL allowed): nothing is
- * left to do. A step that fails ends the sequences in it; the engine goes on. */
+ * left to do but what is paused. A step that fails ends the sequences in it; the engine goes on. */
 void engine_step(Engine *e, bool *is_idle);
 
 /* Figures of a sequence for statistics. */
 typedef struct SeqFigures {
     int32_t n_prompt, n_generated;
     int32_t n_cached; // prompt tokens that were not read again
+    int32_t n_read;   // prompt tokens read or cached so far, submitted steps counted
     int32_t n_shared; // prompt tokens that the cache had blocks for
     PrefixMiss miss;  // why not all of them
     int64_t added_ns, admitted_ns, first_token_ns, last_token_ns; // clock_now_ns; 0: not yet

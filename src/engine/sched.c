@@ -45,7 +45,7 @@ static bool sched_is_being_read(const Engine *e, const Seq *seq) {
         return false;
     for (int32_t i = 0; i < e->plan.max_seqs; i++) {
         const Seq *a = e->active[i];
-        if (a && !a->is_cancelled && a->space == seq->space && a->n_known == a->n_prompt &&
+        if (a && !a->is_cancelled && !a->is_paused && a->space == seq->space && a->n_known == a->n_prompt &&
             a->n_prompt == seq->n_prompt &&
             memcmp(a->ids, seq->ids, (size_t)seq->n_prompt * sizeof *seq->ids) == 0)
             return true;
@@ -59,7 +59,7 @@ static Seq *sched_choose(const Engine *e) {
     int32_t fewest = 0;
     for (Seq *s = e->first_waiting; s; s = s->next) {
         int32_t n = sched_n_active(e, s->client);
-        if ((!best || n < fewest) && !sched_is_being_read(e, s)) {
+        if (!s->is_paused && (!best || n < fewest) && !sched_is_being_read(e, s)) {
             best = s;
             fewest = n;
         }
@@ -96,13 +96,47 @@ static bool sched_place(Engine *e, Seq *seq, int32_t slot) {
     return true;
 }
 
+/* Takes an active sequence that no step holds back to the head of the queue. */
+static void sched_send_back(Engine *e, Seq *seq) {
+    engine_vacate(e, seq);
+    seq->state = STATE_WAITING;
+    seq->n_done = 0;
+    seq->next = e->first_waiting;
+    e->first_waiting = seq;
+    if (!e->last_waiting)
+        e->last_waiting = seq;
+    e->n_waiting++;
+    e->figures.n_preempted++;
+}
+
+/* Sends one paused sequence back to the queue, so that another gets its place; false: none is
+ * there. */
+static bool sched_yield_paused(Engine *e) {
+    for (int32_t i = 0; i < e->plan.max_seqs; i++) {
+        Seq *s = e->active[i];
+        if (s && s->is_paused && s->n_flight == 0) {
+            sched_send_back(e, s);
+            return true;
+        }
+    }
+    return false;
+}
+
+static int32_t sched_free_slot(const Engine *e) {
+    for (int32_t slot = 0; slot < e->plan.max_seqs; slot++)
+        if (!e->active[slot])
+            return slot;
+    return -1;
+}
+
 void sched_admit(Engine *e) {
-    for (int32_t slot = 0; slot < e->plan.max_seqs; slot++) {
-        if (e->active[slot])
-            continue;
-        Seq *seq = sched_choose(e);
-        if (!seq || !sched_place(e, seq, slot))
+    for (Seq *seq = sched_choose(e); seq; seq = sched_choose(e)) {
+        int32_t slot = sched_free_slot(e);
+        if (slot < 0 || !sched_place(e, seq, slot)) {
+            if (sched_yield_paused(e))
+                continue;
             return;
+        }
         engine_unlink(e, seq);
         seq->slot = slot;
         seq->state = STATE_ACTIVE;
@@ -128,15 +162,7 @@ static bool sched_preempt(Engine *e, const Seq *keep) {
     }
     if (!victim)
         return false;
-    engine_vacate(e, victim);
-    victim->state = STATE_WAITING;
-    victim->n_done = 0;
-    victim->next = e->first_waiting;
-    e->first_waiting = victim;
-    if (!e->last_waiting)
-        e->last_waiting = victim;
-    e->n_waiting++;
-    e->figures.n_preempted++;
+    sched_send_back(e, victim);
     return true;
 }
 
@@ -204,6 +230,7 @@ static void sched_add_part(Engine *e, Flight *f, Seq *seq, int32_t n_rows) {
     seq->last_step = e->step;
     seq->last_index = b->n_seqs++;
     seq->n_done += n_rows;
+    seq->figures.n_read = min_i32(seq->n_done, seq->n_prompt);
     seq->n_flight++;
     b->n_rows += n_rows;
 }
@@ -212,12 +239,12 @@ static void sched_add_part(Engine *e, Flight *f, Seq *seq, int32_t n_rows) {
  * the step just submitted, and the answer may still grow. */
 static bool seq_can_decode(const Seq *seq) {
     return seq->n_done >= seq->n_prompt && seq->n_done < seq->n_prompt + seq->max_new - 1 &&
-           !seq->is_cancelled && seq->n_done <= seq->n_known;
+           !seq->is_cancelled && !seq->is_paused && seq->n_done <= seq->n_known;
 }
 
 /* Rows of seq's prompt for a step that has room for `left`. */
 static int32_t seq_prefill_rows(const Seq *seq, int32_t left) {
-    if (seq->is_cancelled || seq->n_done >= seq->n_prompt)
+    if (seq->is_cancelled || seq->is_paused || seq->n_done >= seq->n_prompt)
         return 0;
     int32_t rows = seq->n_prompt - seq->n_done;
     return rows <= left ? rows : left / RECUR_CHUNK * RECUR_CHUNK; // cut at absolute multiples only

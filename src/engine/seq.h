@@ -36,6 +36,7 @@ struct Seq {
     int32_t tail_pos;
     int32_t n_ignore; // choices of steps in flight that forced ids have overtaken
     bool is_cancelled;
+    bool is_paused; // its reader is slow: in no step, and its place goes to who waits
 
     SampleParams sample; // bias is owned
     SeqSink sink;

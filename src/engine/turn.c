@@ -23,6 +23,8 @@ struct Turn {
     int32_t n_reasoning;
     int32_t thinking_budget;
     TokenIds closing; // what closes a thinking block by force
+    TokenIds prompt;  // until the sequence is added, which copies it
+    SeqRequest request;
     Status status;    // first failure inside a callback
     Err err;
     TurnSink sink;
@@ -37,6 +39,7 @@ static void turn_free(Turn *t) {
     strbuf_fini(&t->piece);
     strbuf_fini(&t->passed);
     token_ids_fini(&t->closing);
+    token_ids_fini(&t->prompt);
     mem_free(t);
 }
 
@@ -197,27 +200,29 @@ static int32_t turn_stable(const Turn *t, const TokenIds *ids) {
     return 0;
 }
 
-static Status turn_add(Turn *t, const TokenIds *ids, const TurnRequest *r, Err *err) {
+/* What the engine is asked for; refuses a prompt that is too long before it waits in a queue. */
+static Status turn_sequence(Turn *t, const TurnRequest *r, Err *err) {
     const ModelConfig *c = engine_config(t->model.engine);
-    if (ids->n > LIMIT_CONTEXT)
-        return err_set(err, STATUS_CONTEXT, "the prompt has %zu tokens, the context holds %d",
-                       ids->n, engine_settled(t->model.engine)->limit_tok);
-    SeqRequest request = {.ids = ids->ids,
-                          .n_ids = (int32_t)ids->n,
-                          .max_tokens = r->max_tokens,
-                          .stop_ids = c->eos,
-                          .n_stop_ids = r->is_past_end ? 0 : c->n_eos,
-                          .sample = r->sample,
-                          .n_stable = r->messages ? turn_stable(t, ids) : 0,
-                          .space = r->space,
-                          .client = r->client};
-    request.sample.n_ids = tokenizer_n_ids(t->model.tokenizer);
-    SeqSink sink = {turn_token, turn_end, t};
-    return engine_add(t->model.engine, &request, sink, &t->seq, err);
+    int32_t limit = engine_settled(t->model.engine)->limit_tok;
+    if (t->prompt.n >= (size_t)limit)
+        return err_set(err, STATUS_CONTEXT,
+                       "the prompt has %zu tokens, the context holds %d and the answer needs one",
+                       t->prompt.n, limit);
+    t->request = (SeqRequest){.ids = t->prompt.ids,
+                              .n_ids = (int32_t)t->prompt.n,
+                              .max_tokens = r->max_tokens,
+                              .stop_ids = c->eos,
+                              .n_stop_ids = r->is_past_end ? 0 : c->n_eos,
+                              .sample = r->sample,
+                              .n_stable = r->messages ? turn_stable(t, &t->prompt) : 0,
+                              .space = r->space,
+                              .client = r->client};
+    t->request.sample.n_ids = tokenizer_n_ids(t->model.tokenizer);
+    return engine_check(t->model.engine, &t->request, err);
 }
 
-Status turn_start(Turn **out, const TurnModel *model, const TurnRequest *request, TurnSink sink,
-                  void *ctx, Err *err) {
+Status turn_prepare(Turn **out, const TurnModel *model, const TurnRequest *request, TurnSink sink,
+                    void *ctx, Err *err) {
     Turn *t = mem_zalloc(1, sizeof *t);
     if (!t)
         return err_memory(err, "turn", sizeof *t);
@@ -226,13 +231,33 @@ Status turn_start(Turn **out, const TurnModel *model, const TurnRequest *request
     t->ctx = ctx;
     // A chat answer without its special tokens; a raw prompt's continuation shows them.
     detok_init(&t->detok, model->tokenizer, request->messages != NULL);
-    TokenIds ids = {0};
     Status status = stop_init(&t->stop, request->stops, request->n_stops, err);
     if (status == STATUS_OK)
-        status = turn_prompt(t, &ids, request, err);
+        status = turn_prompt(t, &t->prompt, request, err);
     if (status == STATUS_OK)
-        status = turn_add(t, &ids, request, err);
-    token_ids_fini(&ids);
+        status = turn_sequence(t, request, err);
+    if (status != STATUS_OK) {
+        turn_free(t);
+        return status;
+    }
+    *out = t;
+    return STATUS_OK;
+}
+
+Status turn_run(Turn *t, Err *err) {
+    SeqSink sink = {turn_token, turn_end, t};
+    TRY(engine_add(t->model.engine, &t->request, sink, &t->seq, err));
+    token_ids_fini(&t->prompt);
+    return STATUS_OK;
+}
+
+void turn_discard(Turn *t) { turn_free(t); }
+
+Status turn_start(Turn **out, const TurnModel *model, const TurnRequest *request, TurnSink sink,
+                  void *ctx, Err *err) {
+    Turn *t = NULL;
+    TRY(turn_prepare(&t, model, request, sink, ctx, err));
+    Status status = turn_run(t, err);
     if (status != STATUS_OK) {
         turn_free(t);
         return status;
@@ -243,3 +268,8 @@ Status turn_start(Turn **out, const TurnModel *model, const TurnRequest *request
 }
 
 void turn_cancel(Turn *turn) { engine_cancel(turn->model.engine, turn->seq); }
+void turn_pause(Turn *turn, bool is_paused) {
+    engine_pause(turn->model.engine, turn->seq, is_paused);
+}
+
+SeqFigures turn_figures(const Turn *turn) { return engine_seq_figures(turn->seq); }

@@ -79,7 +79,23 @@ typedef struct TurnRequest {
  * Returns STATUS_INVALID (what the template or a value refuses), STATUS_CONTEXT, STATUS_MEMORY. */
 NODISCARD Status turn_start(Turn **out, const TurnModel *model, const TurnRequest *request,
                             TurnSink sink, void *ctx, Err *err);
-/* Ends a turn early; TURN_END comes at once or in the next engine_step. */
+/* The two halves of turn_start, for an owner whose engine has a thread of its own. turn_prepare
+ * renders, encodes and counts, on any thread (the engine must stay open); turn_run adds the sequence
+ * on the engine's thread, turn_discard frees a turn that was not run.
+ *
+ * request->tools is kept until TURN_END, and so is request->sample.bias until turn_run.
+ * turn_prepare  Returns what turn_start returns.
+ * turn_run      STATUS_MEMORY; the turn is then as it was. */
+NODISCARD Status turn_prepare(Turn **out, const TurnModel *model, const TurnRequest *request,
+                              TurnSink sink, void *ctx, Err *err);
+NODISCARD Status turn_run(Turn *turn, Err *err);
+void turn_discard(Turn *turn);
+
+/* Ends a running turn early; TURN_END comes at once or in the next engine_step. */
 void turn_cancel(Turn *turn);
+/* Holds a running turn back while its reader is slow, or lets it go on; see engine_pause. */
+void turn_pause(Turn *turn, bool is_paused);
+/* Of a running turn, so far. */
+SeqFigures turn_figures(const Turn *turn);
 
 #endif

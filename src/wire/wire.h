@@ -28,7 +28,10 @@ typedef struct WireFault {
     char param[WIRE_PARAM_SIZE];
 } WireFault;
 
-/* Appends {"error": {"message", "type", "param", "code"}}. */
+/* Appends {"error": {"message", "type", "param", "code"}}; param NULL or "": null. */
+void wire_error_json(StrBuf *out, const char *type, const char *code, const char *param,
+                     const char *message);
+/* The same for a fault: type and code follow from its status. */
 void wire_fault_json(StrBuf *out, const WireFault *fault);
 
 /* A prompt of the completions form: a text, or ids. */

@@ -13,7 +13,6 @@
 #include "wire/wire.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 typedef struct Choice {
     StrBuf content, reasoning, arguments;
@@ -89,7 +88,7 @@ static Status json_append(StrBuf *out, json_t *v, const char *before, const char
     strbuf_printf(out, "%s", before);
     strbuf_append(out, text, strlen(text));
     strbuf_printf(out, "%s", after);
-    free(text); // jansson's own allocation
+    mem_free(text); // jansson allocates by mem_alloc
     return strbuf_check(out, err);
 }
 
@@ -269,8 +268,8 @@ static Status stream_event(WireAnswer *a, int32_t index, const TurnEvent *e, Str
     case TURN_CALL_BEGIN:
     case TURN_CALL_ARGS: return stream_call(a, index, e, out, err);
     case TURN_END:
-        if (e->finish == FINISH_FAILED)
-            return STATUS_OK; // wire_answer_fail tells it
+        if (e->finish == FINISH_FAILED || e->finish == FINISH_CANCELLED)
+            return STATUS_OK; // wire_answer_fail tells it, or nobody listens
         return stream_chunk(a, index,
                             a->request->form == WIRE_CHAT ? json_object() : json_string(""),
                             finish_name(e->finish), out, err);

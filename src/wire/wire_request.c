@@ -5,6 +5,7 @@
  * Owns:     what the request's arena and body hold.  Thread: one. */
 #include "base/checked.h"
 #include "base/clock.h"
+#include "base/mem.h"
 #include "base/rng.h"
 #include "wire/fields.h"
 
@@ -410,6 +411,19 @@ Status wire_request_prompt(TokenIds *out, const WireRequest *r, int32_t i,
 
 /* ---- errors ---- */
 
+void wire_error_json(StrBuf *out, const char *type, const char *code, const char *param,
+                     const char *message) {
+    json_t *v = json_pack("{s:{s:s, s:s, s:s?, s:s}}", "error", "message", message, "type", type,
+                          "param", param && *param ? param : NULL, "code", code);
+    char *text = v ? json_dumps(v, JSON_COMPACT) : NULL;
+    strbuf_append_view(out,
+                       text ? str_view(text, strlen(text))
+                            : STR("{\"error\":{\"message\":\"out of memory\",\"type\":"
+                                  "\"server_error\",\"param\":null,\"code\":\"out_of_memory\"}}"));
+    mem_free(text);
+    json_decref(v);
+}
+
 void wire_fault_json(StrBuf *out, const WireFault *fault) {
     static const char *const types[STATUS_N] = {
         [STATUS_INVALID] = "invalid_request_error",    [STATUS_NOT_FOUND] = "invalid_request_error",
@@ -417,15 +431,6 @@ void wire_fault_json(StrBuf *out, const WireFault *fault) {
         [STATUS_CONTEXT] = "invalid_request_error",    [STATUS_BUSY] = "rate_limit_error",
         [STATUS_UNSUPPORTED] = "invalid_request_error"};
     Status code = fault->err.code;
-    const char *type = types[code] ? types[code] : "server_error";
-    json_t *v =
-        json_pack("{s:{s:s, s:s, s:s?, s:s}}", "error", "message", fault->err.text, "type", type,
-                  "param", fault->param[0] ? fault->param : NULL, "code", status_name(code));
-    char *text = json_dumps(v, JSON_COMPACT);
-    strbuf_append_view(out,
-                       text ? str_view(text, strlen(text))
-                            : STR("{\"error\":{\"message\":\"out of memory\",\"type\":"
-                                  "\"server_error\",\"param\":null,\"code\":\"out_of_memory\"}}"));
-    free(text); // jansson's own allocation
-    json_decref(v);
+    wire_error_json(out, types[code] ? types[code] : "server_error", status_name(code),
+                    fault->param, fault->err.text);
 }

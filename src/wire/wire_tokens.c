@@ -6,7 +6,6 @@
 
 #include "base/mem.h"
 
-#include <stdlib.h>
 
 /* Appends v's text and frees both. */
 static Status tokens_append(StrBuf *out, json_t *v, Err *err) {
@@ -15,7 +14,7 @@ static Status tokens_append(StrBuf *out, json_t *v, Err *err) {
     if (!text)
         return err_set(err, STATUS_MEMORY, "out of memory: the answer's JSON");
     strbuf_printf(out, "%s\n", text);
-    free(text); // jansson's own allocation
+    mem_free(text); // jansson allocates by mem_alloc
     return strbuf_check(out, err);
 }
 
