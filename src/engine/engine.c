@@ -245,10 +245,14 @@ static void engine_deliver_one(Engine *e, Seq *seq, const BatchSeq *part, const 
         for (int32_t i = 0; i < seq->n_stop_ids; i++)
             if (id == seq->stop_ids[i])
                 end = SEQ_STOP_ID;
+        if (id < 0) {
+            end = SEQ_FAILED;
+            err.code =
+                err_set(&err, STATUS_INVALID, "every token is forbidden: nothing can be chosen");
+        }
         if (end == SEQ_RUNNING) {
             seq->ids[seq->n_known++] = id;
             e->figures.n_generated_tok++;
-
             seq->figures.last_token_ns = clock_now_ns();
             if (seq->figures.n_generated++ == 0)
                 seq->figures.first_token_ns = seq->figures.last_token_ns;

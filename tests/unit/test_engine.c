@@ -10,6 +10,7 @@
 
 #include "unit.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -273,6 +274,24 @@ static void test_ids_above_the_tokenizer_are_never_chosen(void **state) {
     run_until_idle(e);
     for (int i = 0; i < seen.n; i++)
         assert_in_range(seen.ids[i], 0, 9);
+    engine_close(e);
+}
+
+static void test_every_token_forbidden_is_an_error_not_a_wrong_token(void **state) {
+    UNUSED(state);
+    Engine *e = open_engine(128, 1, 64, 1);
+    static Seen seen;
+    seen = (Seen){0};
+    Err err = {0};
+    int32_t id = 1;
+    LogitBias bias[3] = {{0, -INFINITY}, {1, -INFINITY}, {2, -INFINITY}};
+    SeqRequest r = {
+        .ids = &id, .n_ids = 1, .max_tokens = 4, .sample = {.n_ids = 3, .bias = bias, .n_bias = 3}};
+    assert_int_equal(engine_add(e, &r, sink_of(&seen), NULL, &err), STATUS_OK);
+    run_until_idle(e);
+    assert_int_equal(seen.end, SEQ_FAILED);
+    assert_int_equal(seen.status, STATUS_INVALID);
+    assert_int_equal(seen.n, 0);
     engine_close(e);
 }
 
@@ -572,6 +591,7 @@ int main(void) {
         cmocka_unit_test(test_C80_C56_a_prompt_beyond_the_context_is_refused_with_both_numbers),
         cmocka_unit_test(test_stop_ids_and_sinks_end_an_answer),
         cmocka_unit_test(test_ids_above_the_tokenizer_are_never_chosen),
+        cmocka_unit_test(test_every_token_forbidden_is_an_error_not_a_wrong_token),
         cmocka_unit_test(test_bad_requests_are_refused_by_name),
         cmocka_unit_test(test_a_plan_that_does_not_fit_is_refused),
         cmocka_unit_test(test_every_allocation_failing),
