@@ -14,7 +14,7 @@ VERSION := $(shell cat VERSION)
 COMMIT := $(shell git rev-parse --short=10 HEAD 2>/dev/null || echo unknown)
 PYTHON ?= python3
 
-PACKAGES := jansson nettle libxxhash libcurl
+PACKAGES := jansson nettle libxxhash libmicrohttpd libcurl
 CLI_PACKAGES := libedit
 PKG_CFLAGS := $(shell pkg-config --cflags $(PACKAGES))
 PKG_LIBS := $(shell pkg-config --libs $(PACKAGES))
@@ -37,6 +37,9 @@ OBJECTS := $(SOURCES:%.c=$(BUILD)/%.o)
 UNIT_TESTS := $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(sort $(wildcard tests/unit/test_*.c)))
 FUZZERS := $(patsubst tests/fuzz/%.c,%,$(sort $(wildcard tests/fuzz/fuzz_*.c)))
 
+.DEFAULT_GOAL := all
+include cuda.mk
+
 .PHONY: all help check check-all unit clean fuzz fuzz-replay format tree bench-text
 all: $(BUILD)/lily
 
@@ -56,6 +59,15 @@ help:
 $(BUILD)/src/backend/cpu/generic/%.o: CFLAGS += -O3
 $(BUILD)/src/backend/cpu/avx512/%.o: CFLAGS += -O3 -mavx512f -mavx512bw -mavx512dq -mavx512vl \
     -mavx512vnni -mavx512bf16
+
+# The server's page and API description as C strings.
+$(BUILD)/gen/page_html.h: src/server/page.html Makefile
+	@mkdir -p $(@D)
+	@{ echo '#define PAGE_HTML \'; sed -e 's/[\\"]/\\&/g' -e 's/.*/    "&\\n" \\/' $<; echo '    ""'; } >$@
+$(BUILD)/gen/openapi_json.h: src/server/openapi.json Makefile
+	@mkdir -p $(@D)
+	@{ echo '#define OPENAPI_JSON \'; sed -e 's/[\\"]/\\&/g' -e 's/.*/    "&\\n" \\/' $<; echo '    ""'; } >$@
+$(BUILD)/src/server/routes.o: $(BUILD)/gen/page_html.h $(BUILD)/gen/openapi_json.h
 
 $(BUILD)/src/%.o: src/%.c Makefile
 	@mkdir -p $(@D)

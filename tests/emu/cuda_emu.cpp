@@ -13,7 +13,8 @@ dim3 emu_block_idx, emu_block_dim, emu_grid_dim;
 
 namespace {
 
-enum { STACK = 256 << 10, MAX_THREADS = 1024, DYN_MAX = 256 << 10 };
+// An odd number of cache lines, so that stacks do not all fall into the same sets.
+enum { STACK = (64 << 10) + 320, MAX_THREADS = 1024, DYN_MAX = 256 << 10 };
 enum State { READY, AT_WARP, AT_BLOCK, DONE };
 
 struct Copy {
@@ -38,7 +39,7 @@ struct Fiber {
 Fiber fibers[MAX_THREADS];
 Fiber *now;
 char *stacks;
-int order, n_threads, n_live;
+int order, n_threads;
 const std::function<void()> *work;
 alignas(128) unsigned char dyn[DYN_MAX];
 
@@ -72,7 +73,7 @@ void fiber_main() {
 void fiber_start(Fiber *f) {
     char *stack = stacks + (size_t)f->id * STACK;
 #if defined(__x86_64__)
-    void **sp = reinterpret_cast<void **>(stack + STACK) - 2; // aligned as after a call
+    void **sp = reinterpret_cast<void **>(stack + STACK) - 1; // aligned as behind a call
     sp[0] = nullptr;
     *--sp = reinterpret_cast<void *>(fiber_main);
     for (int i = 0; i < 6; i++)

@@ -23,12 +23,15 @@ static void C8_graph_and_eager_are_equal(void **state) {
     free(want);
 }
 
-int main(void) {
+/* An argument chooses tests by name, * for any part. */
+int main(int argc, char **argv) {
     char text[160] = "";
     if (!backend_is_available(BACKEND_CUDA, text, sizeof text)) {
         printf("skipped: test_cuda_device: %s\n", text);
         return 0;
     }
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         CUDA_CHECKS,
         BOTH(C8_graph_and_eager_are_equal),

@@ -20,7 +20,10 @@ static void order_of_threads_changes_nothing(void **state) {
     oracle_device_close(&d);
 }
 
-int main(void) {
+/* An argument chooses tests by name, * for any part. */
+int main(int argc, char **argv) {
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         CUDA_CHECKS,
         BOTH(order_of_threads_changes_nothing),

@@ -500,7 +500,13 @@ static void cut_prefill(Cuda *c, Cut *t, int32_t i) {
                      .slot = s->slot,
                      .table = t->n_table,
                      .chunk0 = n->n_chunks,
-                     .n_chunks = div_up_i32(s->n_rows, RECUR_CHUNK)};
+                     .n_chunks = div_up_i32(s->n_rows, RECUR_CHUNK),
+                     .snap0 = n->n_snaps,
+                     .n_snaps = s->n_snaps};
+    for (int32_t k = 0; k < s->n_snaps; k++) {
+        t->desc.snaps[n->n_snaps++] = (CudaSnap){s->snaps[k].pos, s->snaps[k].slot};
+        c->slot_tok[s->snaps[k].slot] = s->snaps[k].pos;
+    }
     for (int32_t row = 0; row < s->n_rows; row += RECUR_CHUNK)
         t->desc.chunks[n->n_chunks++] =
             (CudaChunk){n->m + row, min_i32(RECUR_CHUNK, s->n_rows - row)};
@@ -624,6 +630,21 @@ static cudaError_t tap_see(Cuda *c, const Cut *t, const char *name, int32_t laye
     return e;
 }
 
+/* The experts that the prompts' rows chose. */
+static cudaError_t tap_choices(Cuda *c, const Cut *t, int32_t layer, double *wide) {
+    size_t n = (size_t)t->n.m * (size_t)c->c.top_k;
+    int32_t *host = (int32_t *)(wide + n);
+    cudaError_t e = cudaMemcpyAsync(host, c->p.id, n * 4, cudaMemcpyDeviceToHost, c->stream);
+    if (e == cudaSuccess)
+        e = cudaStreamSynchronize(c->stream);
+    for (size_t i = 0; e == cudaSuccess && i < n; i++)
+        wide[i] = (double)host[i];
+    const BatchTap *tap = t->batch->tap;
+    if (e == cudaSuccess)
+        tap->see(tap->ctx, "topk_ids", layer, t->n.m, c->c.top_k, wide);
+    return e;
+}
+
 /* The step layer by layer. */
 static cudaError_t tapped_layers(Cuda *c, const Cut *t, double *wide) {
     cudaError_t e = cudaMemsetAsync(c->bad, 0x7f, (size_t)c->plan.max_seqs * 4, c->stream);
@@ -638,6 +659,8 @@ static cudaError_t tapped_layers(Cuda *c, const Cut *t, double *wide) {
             e = cuda_step_decode_layer(c, t->m, layer);
         if (e == cudaSuccess && t->n.m)
             e = cuda_step_prefill_layer(c, &t->n, layer);
+        if (e == cudaSuccess && t->n.m)
+            e = tap_choices(c, t, layer, wide);
         if (e == cudaSuccess)
             e = tap_see(c, t, "out", layer, c->d.x, c->p.x, wide);
     }
@@ -658,7 +681,7 @@ static cudaError_t tapped_norm(Cuda *c, const Cut *t, double *wide) {
 }
 
 static Status tapped_start(Cuda *c, const Cut *t, CudaDone *d, Err *err) {
-    size_t n = (size_t)t->batch->n_rows * (size_t)c->c.hidden;
+    size_t n = (size_t)t->batch->n_rows * (size_t)max_i32(c->c.hidden, c->c.top_k);
     double *wide = mem_alloc(n * (sizeof(double) + sizeof(float)));
     if (!wide)
         return err_memory(err, "tap", n * sizeof(double));

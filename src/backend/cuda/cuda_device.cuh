@@ -183,7 +183,12 @@ static cudaError_t start(const CudaLaunch *l, void (*kernel)(P...), dim3 grid, i
     config.numAttrs = l->is_chained ? 1 : 0;
     return cudaLaunchKernelEx(&config, kernel, P(args)...);
 }
+/* Lets a kernel use so many bytes of shared memory, and the multiprocessor give it as much as it has. */
 template <typename... P> static cudaError_t allow_shared(void (*kernel)(P...), size_t bytes) {
+    cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                         cudaSharedmemCarveoutMaxShared);
+    if (e != cudaSuccess)
+        return e;
     return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
 }
 #endif

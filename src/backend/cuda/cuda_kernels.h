@@ -28,7 +28,9 @@
 enum {
     CUDA_GROUP = 64,       // inputs of one scale
     CUDA_WARP_TILES = 8,   // tiles along the inputs that one warp of a decode product takes
-    CUDA_MAX_K = 16384,    // 32 warps of 8 tiles of 64 inputs
+    CUDA_MAX_K = 8192,     // 16 warps of 8 tiles of 64 inputs
+    CUDA_MAX_HIDDEN = 4096, // 8 such warps: the router's 8-bit tiles fit into shared memory
+    CUDA_MAX_TOP_K = 15,   // 16 warps with the shared expert's
     CUDA_MAX_SPLITS = 64,  // pieces of a context in decode attention
     CUDA_SPLIT_KEYS = 128, // a piece is a multiple of it
     CUDA_BAD_ROWS = 1 << 22, // a bad row is noted as layer * this + row of the sequence
@@ -57,8 +59,12 @@ typedef struct CudaRow {
 
 /* A prefill sequence, and a piece of RECUR_CHUNK of its rows (the last may be shorter). */
 typedef struct CudaSeq {
-    int32_t row0, n_rows, pos0, slot, table, chunk0, n_chunks, zero;
+    int32_t row0, n_rows, pos0, slot, table, chunk0, n_chunks;
+    int32_t snap0, n_snaps; // copies of the state on the way, positions ascending
 } CudaSeq;
+typedef struct CudaSnap {
+    int32_t pos, slot;
+} CudaSnap;
 typedef struct CudaChunk {
     int32_t row0, n_rows;
 } CudaChunk;
@@ -309,6 +315,7 @@ typedef struct CudaGdnPrefill {
     const CudaRow *rows;
     const CudaSeq *seqs;
     const CudaChunk *chunks;
+    const CudaSnap *snaps;
     float *q, *k, *v; // [m, KD], [m, KD], [m, VD] after convolution; q, k unit length, q scaled
     float *gate;      // [m, HV, 2] log decay, step size
     float *u, *w;     // [n_chunks, HV, 64, 128]

@@ -132,13 +132,14 @@ static Status check_count(const char *what, int64_t found, bool is_good, const c
 Status cuda_load_check(const Weights *w, Err *err) {
     const ModelConfig *c = weights_config(w);
     int32_t widest = max_i32(c->hidden, max_i32(config_q_dim(c), config_gdn_value_dim(c)));
-    TRY(check_count("hidden", c->hidden, c->hidden % CUDA_GROUP == 0, "a multiple of 64", err));
+    bool is_hidden_good = c->hidden % CUDA_GROUP == 0 && c->hidden <= CUDA_MAX_HIDDEN;
+    TRY(check_count("hidden", c->hidden, is_hidden_good, "a multiple of 64 up to 4096", err));
     TRY(check_count("expert inner width", c->expert_inner, c->expert_inner % CUDA_GROUP == 0,
                     "a multiple of 64", err));
     TRY(check_count("shared expert inner width", c->shared_inner,
                     c->shared_inner % CUDA_GROUP == 0, "a multiple of 64", err));
-    TRY(check_count("widest input", widest, widest <= CUDA_MAX_K, "at most 16384", err));
-    TRY(check_count("experts a token", c->top_k, c->top_k <= 31, "at most 31", err));
+    TRY(check_count("widest input", widest, widest <= CUDA_MAX_K, "at most 8192", err));
+    TRY(check_count("experts a token", c->top_k, c->top_k <= CUDA_MAX_TOP_K, "at most 15", err));
     int32_t share = c->n_q_heads / c->n_kv_heads;
     TRY(check_count("query heads of a key-value head", share, share <= 64, "at most 64", err));
     for (int layer = -1; layer < c->n_layers; layer++) {

@@ -14,31 +14,44 @@
 #define WHOLE_BITS 0x4b400000
 #define WHOLE_VALUE 12582912.0f
 
-template <int BITS> struct Weights8 { // 8 tiles of one warp
-    uint32_t word[CUDA_WARP_TILES][BITS];
-    uint2 scale[CUDA_WARP_TILES];
+/* 8 tiles of one warp, on their way from device to shared memory: they cost no registers, so that
+ * enough warps fit to have a whole matrix under way at once. */
+template <int BITS> struct WarpTiles {
+    uint4 code[CUDA_WARP_TILES][BITS / 4][32];
+    uint4 scale[CUDA_WARP_TILES][4]; // 16 rows of scale and bias
 };
 
-/* Tiles [first, first + 8) of row block `block`, those below n_tiles. */
+/* Asks for tiles [first, first + 8) of row block `block`; zeros at and above the last. */
 template <int BITS>
-FN void weights_load(Weights8<BITS> &w, const CudaMatrix &m, int64_t block, int32_t first,
-                     int lane) {
+FN void tiles_fetch(WarpTiles<BITS> &w, const CudaMatrix &m, int64_t block, int32_t first,
+                    int lane) {
     int32_t n_tiles = m.k / CUDA_GROUP;
+    int64_t at = block * n_tiles + first;
+    const uint4 *code = reinterpret_cast<const uint4 *>(m.code + at * 32 * BITS);
+    const uint4 *scale = reinterpret_cast<const uint4 *>(m.scale + at * 16);
 #pragma unroll
     for (int i = 0; i < CUDA_WARP_TILES; i++)
-        if (first + i < n_tiles) {
-            int64_t at = block * n_tiles + first + i;
-            const uint4 *p = reinterpret_cast<const uint4 *>(m.code + at * 32 * BITS + lane * BITS);
 #pragma unroll
-            for (int q = 0; q < BITS / 4; q++) {
-                uint4 four = load_once(p + q);
-                w.word[i][4 * q] = four.x;
-                w.word[i][4 * q + 1] = four.y;
-                w.word[i][4 * q + 2] = four.z;
-                w.word[i][4 * q + 3] = four.w;
-            }
-            w.scale[i] = load_once(reinterpret_cast<const uint2 *>(m.scale + at * 16) + lane / 4);
-        }
+        for (int q = 0; q < BITS / 4; q++)
+            if (first + i < n_tiles)
+                copy_async(&w.code[i][q][lane], code + (i * 32 + lane) * (BITS / 4) + q, true);
+    if (first + lane / 4 < n_tiles)
+        copy_async(&w.scale[lane / 4][lane % 4], scale + lane, true);
+    copy_commit();
+}
+
+/* The lane's codes and scales of tile i. */
+template <int BITS>
+FN uint2 tile_take(uint32_t word[BITS], const WarpTiles<BITS> &w, int i, int lane) {
+#pragma unroll
+    for (int q = 0; q < BITS / 4; q++) {
+        uint4 four = w.code[i][q][lane];
+        word[4 * q] = four.x;
+        word[4 * q + 1] = four.y;
+        word[4 * q + 2] = four.z;
+        word[4 * q + 3] = four.w;
+    }
+    return reinterpret_cast<const uint2 *>(w.scale[i])[lane / 4];
 }
 
 /* acc += tile times the digits of 8 rows. high and low: the lane's 16 bytes of the row lane / 4;
@@ -93,7 +106,7 @@ struct Digits8 {
 FN uint4 zero4() { return make_uint4(0, 0, 0, 0); }
 
 template <int BITS>
-FN void product_shared(float acc[4], const Weights8<BITS> &w, int32_t n, const Digits8 *d,
+FN void product_shared(float acc[4], const WarpTiles<BITS> &w, int32_t n, const Digits8 *d,
                        int lane) {
     int j = lane % 4;
     bool is_there = lane < 4, is_first = j == 0;
@@ -105,13 +118,15 @@ FN void product_shared(float acc[4], const Weights8<BITS> &w, int32_t n, const D
             float2 s0 = make_float2(0.0f, 0.0f), none = s0;
             if (is_first)
                 s0 = make_float2(d->scale[i][0], d->scale[i][1]);
-            tile_product<BITS>(acc, w.word[i], w.scale[i], high, low, s0, none);
+            uint32_t word[BITS];
+            uint2 scale = tile_take<BITS>(word, w, i, lane);
+            tile_product<BITS>(acc, word, scale, high, low, s0, none);
         }
 }
 
 /* The same with digits in device memory, rows row0 .. row0 + 8 of m. */
 template <int BITS>
-FN void product_rows(float acc[4], const Weights8<BITS> &w, int32_t first, int32_t groups,
+FN void product_rows(float acc[4], const WarpTiles<BITS> &w, int32_t first, int32_t groups,
                      const CudaDigits &d, int32_t row0, int32_t m, int lane) {
     int j = lane % 4;
     int32_t row = row0 + lane / 4, col = row0 + 2 * j;
@@ -131,20 +146,24 @@ FN void product_rows(float acc[4], const Weights8<BITS> &w, int32_t first, int32
                 s0 = s[(int64_t)col * groups + first + i];
             if (col + 1 < m)
                 s1 = s[(int64_t)(col + 1) * groups + first + i];
-            tile_product<BITS>(acc, w.word[i], w.scale[i], high, low, s0, s1);
+            uint32_t word[BITS];
+            uint2 scale = tile_take<BITS>(word, w, i, lane);
+            tile_product<BITS>(acc, word, scale, high, low, s0, s1);
         }
 }
 
 /* A lane's share of x * gain of a warp's 8 groups, and of the sum of squares of x. */
-FN float fused_make(Digits8 *d, const float *x, const float gain[16], int32_t first,
+FN float fused_make(Digits8 *d, const float *x, const float *gain_from, int32_t first,
                     int32_t groups, int lane) {
     int32_t g = first + lane / 4;
-    float v[16];
+    float v[16], gain[16];
 #pragma unroll
     for (int i = 0; i < 16; i++)
-        v[i] = 0.0f;
-    if (g < groups)
+        v[i] = gain[i] = 0.0f;
+    if (g < groups) {
         group_load(v, x + g * CUDA_GROUP, lane % 4);
+        group_load(gain, gain_from + g * CUDA_GROUP, lane % 4);
+    }
     float squares = warp_sum(group_squares(0.0f, v));
 #pragma unroll
     for (int i = 0; i < 16; i++)
@@ -155,27 +174,21 @@ FN float fused_make(Digits8 *d, const float *x, const float gain[16], int32_t fi
     return squares;
 }
 
-FN void gain_load(float gain[16], const float *from, int32_t first, int32_t groups, int lane) {
-    int32_t g = first + lane / 4;
-#pragma unroll
-    for (int i = 0; i < 16; i++)
-        gain[i] = 0.0f;
-    if (g < groups)
-        group_load(gain, from + g * CUDA_GROUP, lane % 4);
-}
-
-/* Shared memory of a product: partial sums [warps][NT][16 rows][8 columns], squares [warps]. */
+/* Shared memory of a product: the warps' tiles (BITS of them, once or twice), their digits when
+ * fused, partial sums [warps][NT][16 rows][8 columns], sums of squares [warps]. */
 struct Shared {
     float *part, *squares;
     Digits8 *digits; // [warps]
 };
-static size_t shared_bytes(int warps, int nt, bool is_fused) {
-    return (size_t)warps * ((size_t)nt * 128 * 4 + 16 + (is_fused ? sizeof(Digits8) : 0));
+template <int BITS> static size_t shared_bytes(int warps, int nt, bool is_fused, int buffers) {
+    size_t one = sizeof(WarpTiles<BITS>) * (size_t)buffers + (is_fused ? sizeof(Digits8) : 0);
+    return (size_t)warps * (one + (size_t)nt * 512 + 16);
 }
-FN Shared shared_at(unsigned char *base, int warps, int nt) {
+template <int BITS>
+FN Shared shared_at(unsigned char *base, int warps, int nt, bool is_fused, int buffers) {
     Shared s;
-    s.digits = reinterpret_cast<Digits8 *>(base + (size_t)warps * ((size_t)nt * 128 * 4 + 16));
-    s.part = reinterpret_cast<float *>(base);
+    s.digits = reinterpret_cast<Digits8 *>(base + sizeof(WarpTiles<BITS>) * (size_t)(warps * buffers));
+    s.part = reinterpret_cast<float *>(s.digits + (is_fused ? warps : 0));
     s.squares = s.part + warps * nt * 128;
     return s;
 }
@@ -204,8 +217,8 @@ FN float squares_factor(const float *squares, int warps, int32_t k, float eps) {
 
 /* One row block of a product into shared memory, up to the barrier. row0: first step row. */
 template <int BITS, int NT, bool FUSED>
-FN void block_product(const Shared &s, const Weights8<BITS> &w, const CudaMatrix &m,
-                      const CudaSource &src, int32_t row0, int warp, int warps, int lane) {
+FN void block_product(const Shared &s, const WarpTiles<BITS> &w, const CudaMatrix &m,
+                      const CudaSource &src, int32_t row0, int warp, int lane) {
     int32_t groups = m.k / CUDA_GROUP, first = warp * CUDA_WARP_TILES;
 #pragma unroll
     for (int t = 0; t < NT; t++) {
@@ -226,31 +239,41 @@ FN float source_factor(const CudaSource &src, const Shared &s, int warps, int32_
     return src.digits.factor ? src.digits.factor[row] : 1.0f;
 }
 
-template <int BITS, int NT, bool FUSED>
-__global__ void matvec_kernel(CudaMatvec a) {
+/* Blocks of a product that a multiprocessor should hold at once: of the widest one at K = 2048 six
+ * are needed so that all of it is under way together. */
+#define BLOCKS_WANTED(nt, warps) ((warps) > 8 ? 1 : (warps) > 4 ? 2 : (nt) == 1 ? 6 : 4)
+
+/* A block may take several row blocks in turn (the output head); the next one's tiles are then
+ * under way while it works on the present one. */
+template <int BITS, int NT, bool FUSED, int WARPS>
+__global__ void __launch_bounds__(32 * WARPS, BLOCKS_WANTED(NT, WARPS))
+    matvec_kernel(CudaMatvec a, int32_t buffers) {
     DYN_SHARED(unsigned char, base);
     int warp = (int)threadIdx.x / 32, warps = (int)blockDim.x / 32, lane = (int)threadIdx.x % 32;
-    Shared s = shared_at(base, warps, NT);
+    Shared s = shared_at<BITS>(base, warps, NT, FUSED, buffers);
+    WarpTiles<BITS> *tiles = reinterpret_cast<WarpTiles<BITS> *>(base) + warp * buffers;
     int32_t groups = a.w.k / CUDA_GROUP, first = warp * CUDA_WARP_TILES;
     int32_t row0 = (int32_t)blockIdx.y * 8 * NT, n_blocks = (a.w.n + 15) / 16;
-    Weights8<BITS> w;
-    int32_t block = (int32_t)blockIdx.x;
-    weights_load<BITS>(w, a.w, block, first, lane);
-    float gain[16];
-    if (FUSED)
-        gain_load(gain, a.src.gain, first, groups, lane);
+    int32_t block = (int32_t)blockIdx.x, turn = 0;
+    tiles_fetch<BITS>(tiles[0], a.w, block, first, lane);
     chain_wait();
     chain_next();
     if (FUSED) {
-        float squares = fused_make(&s.digits[warp], a.src.x, gain, first, groups, lane);
+        float squares =
+            fused_make(&s.digits[warp], a.src.x, a.src.gain, first, groups, lane);
         if (lane == 0)
             s.squares[warp] = squares;
     }
     for (;;) {
-        block_product<BITS, NT, FUSED>(s, w, a.w, a.src, row0, warp, warps, lane);
         int32_t next = block + (int32_t)gridDim.x;
-        if (next < n_blocks)
-            weights_load<BITS>(w, a.w, next, first, lane);
+        if (next < n_blocks) {
+            tiles_fetch<BITS>(tiles[1 - turn], a.w, next, first, lane);
+            copy_wait<1>();
+        } else {
+            copy_wait<0>();
+        }
+        __syncwarp();
+        block_product<BITS, NT, FUSED>(s, tiles[turn], a.w, a.src, row0, warp, lane);
         __syncthreads();
         for (int at = (int)threadIdx.x; at < NT * 128; at += (int)blockDim.x) {
             int t = at / 128, row = at % 16, col = at / 16 % 8;
@@ -270,6 +293,7 @@ __global__ void matvec_kernel(CudaMatvec a) {
         if (next >= n_blocks)
             return;
         block = next;
+        turn = 1 - turn;
         __syncthreads();
     }
 }
@@ -278,28 +302,51 @@ static int product_warps(int32_t k) {
     return (k / CUDA_GROUP + CUDA_WARP_TILES - 1) / CUDA_WARP_TILES;
 }
 
-template <int BITS>
-static cudaError_t matvec_start(const CudaLaunch *l, const CudaMatvec *a, unsigned blocks) {
-    int warps = product_warps(a->w.k);
-    int32_t m = a->src.m;
+template <int BITS, int NT, bool FUSED, int WARPS>
+static cudaError_t matvec_one(const CudaLaunch *l, const CudaMatvec *a, unsigned blocks, int warps,
+                              int buffers) {
+    dim3 grid(blocks, (unsigned)(a->src.m + 8 * NT - 1) / (8 * NT));
+    return start(l, matvec_kernel<BITS, NT, FUSED, WARPS>, grid, 32 * warps,
+                 shared_bytes<BITS>(warps, NT, FUSED, buffers), *a, buffers);
+}
+
+template <int BITS, int WARPS>
+static cudaError_t matvec_rows(const CudaLaunch *l, const CudaMatvec *a, unsigned blocks, int warps,
+                               int buffers) {
     if (a->src.x)
-        return start(l, matvec_kernel<BITS, 1, true>, dim3(blocks), 32 * warps,
-                     shared_bytes(warps, 1, true), *a);
-    if (m <= 8)
-        return start(l, matvec_kernel<BITS, 1, false>, dim3(blocks), 32 * warps,
-                     shared_bytes(warps, 1, false), *a);
-    if (m <= 16)
-        return start(l, matvec_kernel<BITS, 2, false>, dim3(blocks), 32 * warps,
-                     shared_bytes(warps, 2, false), *a);
-    return start(l, matvec_kernel<BITS, 4, false>, dim3(blocks, (unsigned)(m + 31) / 32),
-                 32 * warps, shared_bytes(warps, 4, false), *a);
+        return matvec_one<BITS, 1, true, WARPS>(l, a, blocks, warps, buffers);
+    if (a->src.m <= 8)
+        return matvec_one<BITS, 1, false, WARPS>(l, a, blocks, warps, buffers);
+    if (a->src.m <= 16)
+        return matvec_one<BITS, 2, false, WARPS>(l, a, blocks, warps, buffers);
+    return matvec_one<BITS, 4, false, WARPS>(l, a, blocks, warps, buffers);
+}
+
+template <int BITS> static cudaError_t matvec_start(const CudaLaunch *l, const CudaMatvec *a) {
+    int warps = product_warps(a->w.k), buffers = 1;
+    unsigned blocks = (unsigned)(a->w.n + 15) / 16;
+    if (blocks > 4096) { // the output head: blocks that go round
+        blocks = 528;
+        buffers = 2;
+    }
+    if (warps <= 4)
+        return matvec_rows<BITS, 4>(l, a, blocks, warps, buffers);
+    if (warps <= 8)
+        return matvec_rows<BITS, 8>(l, a, blocks, warps, buffers);
+    return matvec_rows<BITS, 16>(l, a, blocks, warps, buffers);
 }
 
 extern "C" cudaError_t cuda_matvec(const CudaLaunch *l, const CudaMatvec *a) {
-    unsigned blocks = (unsigned)(a->w.n + 15) / 16;
-    if (blocks > 4096) // the output head: blocks that go round, each with its next weights under way
-        blocks = 1056;
-    return a->w.bits == 4 ? matvec_start<4>(l, a, blocks) : matvec_start<8>(l, a, blocks);
+    return a->w.bits == 4 ? matvec_start<4>(l, a) : matvec_start<8>(l, a);
+}
+
+template <int BITS, int WARPS> static cudaError_t matvec_allow(size_t limit) {
+    size_t most = shared_bytes<BITS>(WARPS, 4, false, 2);
+    most = most < limit ? most : limit;
+    CUDA_TRY((allow_shared(matvec_kernel<BITS, 1, true, WARPS>, most)));
+    CUDA_TRY((allow_shared(matvec_kernel<BITS, 1, false, WARPS>, most)));
+    CUDA_TRY((allow_shared(matvec_kernel<BITS, 2, false, WARPS>, most)));
+    return allow_shared(matvec_kernel<BITS, 4, false, WARPS>, most);
 }
 
 /* ---- gate and up of an expert, interleaved by 8 rows ---- */
@@ -320,33 +367,11 @@ FN void swiglu_store(const Shared &s, const CudaSource &src, int32_t k, int warp
     }
 }
 
-/* Blocks [0, router blocks): router rows, the last to finish also routes. Others: shared expert. */
-template <int BITS, int NT, bool FUSED> FN void router_part(const CudaRouter &a, int32_t block) {
-    DYN_SHARED(unsigned char, base);
+/* Router logits of a row block; the last block to have stored its own routes all rows. */
+template <int NT, bool FUSED>
+FN void router_store(const CudaRouter &a, const Shared &s, int32_t block, int32_t row0, int warps) {
     __shared__ int32_t is_last;
-    int warp = (int)threadIdx.x / 32, warps = (int)blockDim.x / 32, lane = (int)threadIdx.x % 32;
-    Shared s = shared_at(base, warps, NT);
-    const CudaMatrix &m = BITS == 8 ? a.router : a.shared;
-    int32_t groups = m.k / CUDA_GROUP, first = warp * CUDA_WARP_TILES;
-    int32_t row0 = (int32_t)blockIdx.y * 8 * NT;
-    Weights8<BITS> w;
-    weights_load<BITS>(w, m, block, first, lane);
-    float gain[16];
-    if (FUSED)
-        gain_load(gain, a.src.gain, first, groups, lane);
-    chain_wait();
-    chain_next();
-    if (FUSED) {
-        float squares = fused_make(&s.digits[warp], a.src.x, gain, first, groups, lane);
-        if (lane == 0)
-            s.squares[warp] = squares;
-    }
-    block_product<BITS, NT, FUSED>(s, w, m, a.src, row0, warp, warps, lane);
-    __syncthreads();
-    if (BITS == 4) {
-        swiglu_store<NT, FUSED>(s, a.src, m.k, warps, a.act, m.n / 2, block * 8, row0, a.src.m);
-        return;
-    }
+    const CudaMatrix &m = a.router;
     for (int at = (int)threadIdx.x; at < NT * 128; at += (int)blockDim.x) {
         int t = at / 128, row = at % 16, col = at / 16 % 8;
         int32_t step_row = row0 + 8 * t + col, n = block * 16 + row;
@@ -364,13 +389,42 @@ template <int BITS, int NT, bool FUSED> FN void router_part(const CudaRouter &a,
     if (!is_last)
         return;
     __threadfence();
-    for (int32_t row = warp; row < a.src.m; row += warps)
-        route_any(a.route, row, lane);
+    for (int32_t row = (int32_t)threadIdx.x / 32; row < a.src.m; row += warps)
+        route_any(a.route, row, (int)threadIdx.x % 32);
     if (threadIdx.x == 0)
         *a.count = 0;
 }
 
-template <int NT, bool FUSED> __global__ void router_kernel(CudaRouter a) {
+/* Blocks [0, router blocks): router rows; the others: the shared expert's. */
+template <int BITS, int NT, bool FUSED> FN void router_part(const CudaRouter &a, int32_t block) {
+    DYN_SHARED(unsigned char, base);
+    int warp = (int)threadIdx.x / 32, warps = (int)blockDim.x / 32, lane = (int)threadIdx.x % 32;
+    Shared s = shared_at<8>(base, warps, NT, FUSED, 1);
+    WarpTiles<BITS> &tiles = *reinterpret_cast<WarpTiles<BITS> *>(
+        reinterpret_cast<WarpTiles<8> *>(base) + warp);
+    const CudaMatrix &m = BITS == 8 ? a.router : a.shared;
+    int32_t groups = m.k / CUDA_GROUP, first = warp * CUDA_WARP_TILES;
+    int32_t row0 = (int32_t)blockIdx.y * 8 * NT;
+    tiles_fetch<BITS>(tiles, m, block, first, lane);
+    chain_wait();
+    chain_next();
+    if (FUSED) {
+        float squares = fused_make(&s.digits[warp], a.src.x, a.src.gain, first, groups, lane);
+        if (lane == 0)
+            s.squares[warp] = squares;
+    }
+    copy_wait<0>();
+    __syncwarp();
+    block_product<BITS, NT, FUSED>(s, tiles, m, a.src, row0, warp, lane);
+    __syncthreads();
+    if constexpr (BITS == 4)
+        swiglu_store<NT, FUSED>(s, a.src, m.k, warps, a.act, m.n / 2, block * 8, row0, a.src.m);
+    else
+        router_store<NT, FUSED>(a, s, block, row0, warps);
+}
+
+template <int NT, bool FUSED>
+__global__ void __launch_bounds__(512) router_kernel(CudaRouter a) {
     int32_t n_router = (a.router.n + 15) / 16, block = (int32_t)blockIdx.x;
     if (block < n_router)
         router_part<8, NT, FUSED>(a, block);
@@ -378,46 +432,47 @@ template <int NT, bool FUSED> __global__ void router_kernel(CudaRouter a) {
         router_part<4, NT, FUSED>(a, block - n_router);
 }
 
-extern "C" cudaError_t cuda_router(const CudaLaunch *l, const CudaRouter *a) {
+template <int NT, bool FUSED>
+static cudaError_t router_one(const CudaLaunch *l, const CudaRouter *a) {
     unsigned blocks = (unsigned)((a->router.n + 15) / 16 + a->shared.n / 16);
     int warps = product_warps(a->router.k);
-    int32_t m = a->src.m;
+    dim3 grid(blocks, (unsigned)(a->src.m + 8 * NT - 1) / (8 * NT));
+    return start(l, router_kernel<NT, FUSED>, grid, 32 * warps,
+                 shared_bytes<8>(warps, NT, FUSED, 1), *a);
+}
+
+extern "C" cudaError_t cuda_router(const CudaLaunch *l, const CudaRouter *a) {
     if (a->src.x)
-        return start(l, router_kernel<1, true>, dim3(blocks), 32 * warps,
-                     shared_bytes(warps, 1, true), *a);
-    if (m <= 8)
-        return start(l, router_kernel<1, false>, dim3(blocks), 32 * warps,
-                     shared_bytes(warps, 1, false), *a);
-    if (m <= 16)
-        return start(l, router_kernel<2, false>, dim3(blocks), 32 * warps,
-                     shared_bytes(warps, 2, false), *a);
-    return start(l, router_kernel<4, false>, dim3(blocks, (unsigned)(m + 31) / 32), 32 * warps,
-                 shared_bytes(warps, 4, false), *a);
+        return router_one<1, true>(l, a);
+    if (a->src.m <= 8)
+        return router_one<1, false>(l, a);
+    if (a->src.m <= 16)
+        return router_one<2, false>(l, a);
+    return router_one<4, false>(l, a);
 }
 
 /* Block (unit block, pair): 8 units of the expert that the pair chose. */
-template <bool FUSED> __global__ void experts_kernel(CudaExperts a) {
+template <bool FUSED> __global__ void __launch_bounds__(512) experts_kernel(CudaExperts a) {
     DYN_SHARED(unsigned char, base);
     int warp = (int)threadIdx.x / 32, warps = (int)blockDim.x / 32, lane = (int)threadIdx.x % 32;
-    Shared s = shared_at(base, warps, 1);
+    Shared s = shared_at<4>(base, warps, 1, FUSED, 1);
+    WarpTiles<4> &tiles = reinterpret_cast<WarpTiles<4> *>(base)[warp];
     int32_t groups = a.w.k / CUDA_GROUP, first = warp * CUDA_WARP_TILES;
     int32_t pair = (int32_t)blockIdx.y, row = pair / a.top_k;
-    float gain[16];
-    if (FUSED)
-        gain_load(gain, a.src.gain, first, groups, lane);
     chain_wait();
     chain_next();
     int64_t expert = a.id[pair];
-    Weights8<4> w;
-    weights_load<4>(w, a.w, expert * (a.inner / 8) + blockIdx.x, first, lane);
+    tiles_fetch<4>(tiles, a.w, expert * (a.inner / 8) + blockIdx.x, first, lane);
     if (FUSED) {
-        float squares = fused_make(&s.digits[warp], a.src.x, gain, first, groups, lane);
+        float squares = fused_make(&s.digits[warp], a.src.x, a.src.gain, first, groups, lane);
         if (lane == 0)
             s.squares[warp] = squares;
     }
+    copy_wait<0>();
+    __syncwarp();
     CudaSource one = a.src;
     one.m = row + 1; // the row alone: columns behind it are zero
-    block_product<4, 1, FUSED>(s, w, a.w, one, row, warp, warps, lane);
+    block_product<4, 1, FUSED>(s, tiles, a.w, one, row, warp, lane);
     __syncthreads();
     if (threadIdx.x >= 8)
         return;
@@ -432,19 +487,21 @@ extern "C" cudaError_t cuda_experts_up(const CudaLaunch *l, const CudaExperts *a
     int warps = product_warps(a->w.k);
     dim3 grid((unsigned)a->inner / 8, (unsigned)(a->src.m * a->top_k));
     if (a->src.x)
-        return start(l, experts_kernel<true>, grid, 32 * warps, shared_bytes(warps, 1, true), *a);
-    return start(l, experts_kernel<false>, grid, 32 * warps, shared_bytes(warps, 1, false), *a);
+        return start(l, experts_kernel<true>, grid, 32 * warps, shared_bytes<4>(warps, 1, true, 1),
+                     *a);
+    return start(l, experts_kernel<false>, grid, 32 * warps, shared_bytes<4>(warps, 1, false, 1),
+                 *a);
 }
 
 /* ---- down ---- */
 
 /* Block (16 outputs, row): warp c makes the choice c's share, the last warp the shared expert's.
- * The ids were written two kernels ahead, so the weights are under way before the wait. */
-__global__ void down_kernel(CudaDown a) {
+ * The ids were written two kernels ahead, so the tiles are under way before the wait. */
+__global__ void __launch_bounds__(512) down_kernel(CudaDown a) {
     DYN_SHARED(unsigned char, base);
-    Digits8 *digits = reinterpret_cast<Digits8 *>(base);
-    float *part = reinterpret_cast<float *>(base + sizeof(Digits8) * (size_t)(a.top_k + 1));
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    Shared s = shared_at<4>(base, a.top_k + 1, 1, true, 1);
+    WarpTiles<4> &tiles = reinterpret_cast<WarpTiles<4> *>(base)[warp];
     int32_t row = (int32_t)blockIdx.y;
     bool is_shared = warp == a.top_k;
     const CudaMatrix &m = is_shared ? a.shared : a.w;
@@ -453,15 +510,14 @@ __global__ void down_kernel(CudaDown a) {
     if (!is_shared)
         block += (int64_t)a.id[pair] * (a.h / 16);
     int32_t groups = m.k / CUDA_GROUP;
-    Weights8<4> w;
-    weights_load<4>(w, m, block, 0, lane);
+    tiles_fetch<4>(tiles, m, block, 0, lane);
     chain_wait();
     chain_next();
     const float *act = is_shared ? a.shared_act + (int64_t)row * m.k : a.act + pair * m.k;
     float acc[4] = {0.0f, 0.0f, 0.0f, 0.0f};
     for (int32_t first = 0; first < groups; first += CUDA_WARP_TILES) {
         if (first)
-            weights_load<4>(w, m, block, first, lane);
+            tiles_fetch<4>(tiles, m, block, first, lane);
         float v[16];
 #pragma unroll
         for (int i = 0; i < 16; i++)
@@ -469,20 +525,21 @@ __global__ void down_kernel(CudaDown a) {
         if (first + lane / 4 < groups)
             group_load(v, act + (first + lane / 4) * CUDA_GROUP, lane % 4);
         DigitLane d = digits_make(v);
+        digits_store(s.digits[warp].digit[lane / 4], s.digits[warp].scale[lane / 4], d, lane % 4);
+        copy_wait<0>();
         __syncwarp();
-        digits_store(digits[warp].digit[lane / 4], digits[warp].scale[lane / 4], d, lane % 4);
+        product_shared<4>(acc, tiles, groups - first, &s.digits[warp], lane);
         __syncwarp();
-        product_shared<4>(acc, w, groups - first, &digits[warp], lane);
     }
-    part_store(part + warp * 128, acc, lane);
+    part_store(s.part + warp * 128, acc, lane);
     __syncthreads();
     if (threadIdx.x >= 16)
         return;
     int n = (int)threadIdx.x;
     float sum = 0.0f;
     for (int c = 0; c < a.top_k; c++)
-        sum = fmaf(a.weight[(int64_t)row * a.top_k + c], part[c * 128 + n * 8], sum);
-    sum = fmaf(sigmoid(a.mix[(int64_t)row * a.ld_mix]), part[a.top_k * 128 + n * 8], sum);
+        sum = fmaf(a.weight[(int64_t)row * a.top_k + c], s.part[c * 128 + n * 8], sum);
+    sum = fmaf(sigmoid(a.mix[(int64_t)row * a.ld_mix]), s.part[a.top_k * 128 + n * 8], sum);
     float *x = a.x + (int64_t)row * a.h + blockIdx.x * 16 + n;
     sum += *x;
     *x = sum;
@@ -491,7 +548,24 @@ __global__ void down_kernel(CudaDown a) {
 }
 
 extern "C" cudaError_t cuda_experts_down(const CudaLaunch *l, const CudaDown *a) {
-    size_t shared = (size_t)(a->top_k + 1) * (sizeof(Digits8) + 512);
     return start(l, down_kernel, dim3((unsigned)a->h / 16, (unsigned)a->m), 32 * (a->top_k + 1),
-                 shared, *a);
+                 shared_bytes<4>(a->top_k + 1, 1, true, 1), *a);
+}
+
+cudaError_t cuda_matvec_init(int max_shared) {
+    size_t limit = (size_t)max_shared;
+    CUDA_TRY((matvec_allow<4, 4>(limit)));
+    CUDA_TRY((matvec_allow<4, 8>(limit)));
+    CUDA_TRY((matvec_allow<4, 16>(limit)));
+    CUDA_TRY((matvec_allow<8, 4>(limit)));
+    CUDA_TRY((matvec_allow<8, 8>(limit)));
+    CUDA_TRY((matvec_allow<8, 16>(limit)));
+    size_t router = shared_bytes<8>(8, 4, true, 1), experts = shared_bytes<4>(16, 1, true, 1);
+    CUDA_TRY((allow_shared(router_kernel<1, true>, router)));
+    CUDA_TRY((allow_shared(router_kernel<1, false>, router)));
+    CUDA_TRY((allow_shared(router_kernel<2, false>, router)));
+    CUDA_TRY((allow_shared(router_kernel<4, false>, router)));
+    CUDA_TRY(allow_shared(experts_kernel<true>, experts));
+    CUDA_TRY(allow_shared(experts_kernel<false>, experts));
+    return allow_shared(down_kernel, experts);
 }

@@ -5,11 +5,13 @@
  * Owns:     nothing.  Thread: engine. */
 #include "backend/cuda/cuda_device.cuh"
 
+cudaError_t cuda_matvec_init(int max_shared);
 cudaError_t cuda_matmul_init();
 cudaError_t cuda_recur_init();
 cudaError_t cuda_attn_init(int max_shared);
 
 extern "C" cudaError_t cuda_kernels_init(int max_shared) {
+    CUDA_TRY(cuda_matvec_init(max_shared));
     CUDA_TRY(cuda_matmul_init());
     CUDA_TRY(cuda_recur_init());
     return cuda_attn_init(max_shared);

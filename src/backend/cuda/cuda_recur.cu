@@ -219,7 +219,17 @@ __global__ void conv_kernel(CudaGdnPrefill a) {
     reinterpret_cast<float4 *>(out)[lane] = v;
 }
 
-/* The last rows of each sequence into its ring; after all rows have read it. */
+/* Rows before position `end` into a ring. */
+FN void ring_store(const CudaGdnPrefill &a, const CudaSeq &q, int32_t slot, int32_t end,
+                   int32_t channel) {
+    int32_t cc = conv_dim(a.g), first = end - 3 > q.pos0 ? end - 3 : q.pos0;
+    for (int32_t pos = first; pos < end; pos++)
+        slot_ring(a.g, slot)[pos % 4 * cc + channel] =
+            a.proj[(int64_t)(q.row0 + pos - q.pos0) * a.ld + channel];
+}
+
+/* The last rows of each sequence into its ring, those before a snapshot into that slot's; after all
+ * rows have read the old ones. */
 __global__ void ring_kernel(CudaGdnPrefill a) {
     chain_wait();
     chain_next();
@@ -227,9 +237,11 @@ __global__ void ring_kernel(CudaGdnPrefill a) {
     CudaSeq q = a.seqs[blockIdx.y];
     if (channel >= cc)
         return;
-    for (int32_t i = q.n_rows > 3 ? q.n_rows - 3 : 0; i < q.n_rows; i++)
-        slot_ring(a.g, q.slot)[(q.pos0 + i) % 4 * cc + channel] =
-            a.proj[(int64_t)(q.row0 + i) * a.ld + channel];
+    ring_store(a, q, q.slot, q.pos0 + q.n_rows, channel);
+    for (int32_t i = 0; i < q.n_snaps; i++) {
+        CudaSnap snap = a.snaps[q.snap0 + i];
+        ring_store(a, q, snap.slot, snap.pos, channel);
+    }
 }
 
 /* ---- prefill: products on the matrix units ---- */
@@ -514,6 +526,19 @@ FN void pass_state_store(PassShared &s, const float (&m)[4][4], int i0, int lane
     }
 }
 
+/* The warp's 16 rows of the slice to a slot. */
+FN void pass_state_save(const CudaGdnPrefill &a, int32_t slot, int32_t hv, int32_t col0,
+                        const float (&m)[4][4], int i0, int lane) {
+    float *state = slot_state(a.g, slot, hv) + col0;
+#pragma unroll
+    for (int c = 0; c < 4; c++)
+#pragma unroll
+        for (int i = 0; i < 4; i += 2) {
+            int row = i0 + lane / 4 + i / 2 * 8, col = 8 * c + lane % 4 * 2;
+            *reinterpret_cast<float2 *>(state + row * HEAD + col) = make_float2(m[c][i], m[c][i + 1]);
+        }
+}
+
 /* Block (slice, value head, sequence): warps 0-3 make D = U - W S, warps 4-7 O = e^G Q S + P D;
  * every warp keeps 16 rows of the slice. */
 __global__ void __launch_bounds__(256) pass_kernel(CudaGdnPrefill a) {
@@ -534,6 +559,7 @@ __global__ void __launch_bounds__(256) pass_kernel(CudaGdnPrefill a) {
             m[c][i] = seq.pos0 ? state[(i0 + g + i / 2 * 8) * HEAD + 8 * c + 2 * j + i % 2] : 0.0f;
     pass_state_store(s, m, i0, lane);
     __syncthreads();
+    int32_t snap = 0;
     for (int32_t n = 0; n < seq.n_chunks; n++) {
         CudaChunk chunk = a.chunks[seq.chunk0 + n];
         int64_t at = (int64_t)(seq.chunk0 + n) * a.g.hv + hv;
@@ -576,13 +602,13 @@ __global__ void __launch_bounds__(256) pass_kernel(CudaGdnPrefill a) {
         }
         pass_update(m, a.k + key, kd, chunk.n_rows, sum, s.d, i0, lane);
         pass_state_store(s, m, i0, lane);
+        if (snap < seq.n_snaps && a.snaps[seq.snap0 + snap].pos == seq.pos0 + (n + 1) * CHUNK) {
+            pass_state_save(a, a.snaps[seq.snap0 + snap].slot, hv, col0, m, i0, lane);
+            snap++;
+        }
         __syncthreads();
     }
-#pragma unroll
-    for (int c = 0; c < 4; c++)
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            state[(i0 + g + i / 2 * 8) * HEAD + 8 * c + 2 * j + i % 2] = m[c][i];
+    pass_state_save(a, seq.slot, hv, col0, m, i0, lane);
 }
 
 /* Block (8 heads, row): gated norm, a warp a head. */

@@ -48,6 +48,7 @@ typedef struct CudaDesc {
     CudaRow *rows;   // [max_rows] prefill
     CudaSeq *seqs;   // [max_seqs]
     CudaChunk *chunks;
+    CudaSnap *snaps; // [max_rows / RECUR_CHUNK + max_seqs]
     CudaTile *tiles;
     int32_t *list; // [max_rows] prefill rows that go through the head
     size_t size, prefill_at; // bytes; where `rows` begins
@@ -161,7 +162,7 @@ cudaError_t cuda_step_decode(Cuda *c, int32_t m);
 
 /* Counts of a prefill part. */
 typedef struct CudaPrefillCounts {
-    int32_t m, n_seqs, n_chunks, n_tiles, n_list;
+    int32_t m, n_seqs, n_chunks, n_snaps, n_tiles, n_list;
 } CudaPrefillCounts;
 cudaError_t cuda_step_prefill_begin(Cuda *c, const CudaPrefillCounts *n);
 cudaError_t cuda_step_prefill_layer(Cuda *c, const CudaPrefillCounts *n, int32_t layer);

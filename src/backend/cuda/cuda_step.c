@@ -106,6 +106,7 @@ CudaDesc cuda_step_desc(const Cuda *c, char *base) {
     d.rows = cuda_carve(&a, rows, sizeof *d.rows);
     d.seqs = cuda_carve(&a, seqs, sizeof *d.seqs);
     d.chunks = cuda_carve(&a, rows / RECUR_CHUNK + seqs, sizeof *d.chunks);
+    d.snaps = cuda_carve(&a, rows / RECUR_CHUNK + seqs, sizeof *d.snaps);
     d.tiles = cuda_carve(&a, rows + seqs, sizeof *d.tiles);
     d.list = cuda_carve(&a, rows, sizeof *d.list);
     d.size = a.used;
@@ -356,6 +357,7 @@ static cudaError_t prefill_gdn(Cuda *c, const CudaLaunch *l, const CudaLayer *y,
                         .rows = c->at.rows,
                         .seqs = c->at.seqs,
                         .chunks = c->at.chunks,
+                        .snaps = c->at.snaps,
                         .q = c->p.q,
                         .k = c->p.k,
                         .v = c->p.v,
