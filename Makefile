@@ -52,6 +52,8 @@ help:
 	@echo "make bench-text   tokenizer speed beside the tokenizers package"
 	@echo "make format       clang-format the tree"
 	@echo "make tree         layer check, format check, line caps"
+	@echo "make library      the C library as it is installed: $(BUILD)/$(SONAME), $(BUILD)/install"
+	@echo "make docs         manual page and shell completions into $(BUILD)/doc"
 	@echo "make install      DESTDIR and PREFIX are honoured"
 	@echo "make clean        remove $(BUILD)"
 
@@ -136,6 +138,7 @@ clean:
 
 # Objects serve the program, the archive and the shared library alike.
 CFLAGS += -fPIC -fvisibility=hidden
+NVCCFLAGS += -Xcompiler -fPIC,-fvisibility=hidden
 CPPFLAGS += -Iinclude
 CLI_CFLAGS := $(shell pkg-config --cflags $(CLI_PACKAGES))
 $(BUILD)/src/api/%.o: CPPFLAGS += -DLILY_VERSION='"$(VERSION)"'
@@ -143,20 +146,22 @@ $(BUILD)/src/cli/%.o: CPPFLAGS += $(CLI_CFLAGS)
 $(BUILD)/lily: LDLIBS += $(shell pkg-config --libs $(CLI_PACKAGES))
 
 SONAME := liblily.so.0
+LIB_PACKAGES := jansson nettle libxxhash
+LIB_LDLIBS = $(shell pkg-config --libs $(LIB_PACKAGES)) $(filter-out $(PKG_LIBS),$(LDLIBS))
 LIB_OBJECTS := $(filter-out $(BUILD)/src/cli/% $(BUILD)/src/server/%,$(OBJECTS))
 DOCS := $(BUILD)/doc/lily.1 $(BUILD)/doc/lily.bash $(BUILD)/doc/_lily $(BUILD)/doc/lily.fish
 
 $(BUILD)/$(SONAME): $(LIB_OBJECTS) src/api/lily.map
 	@echo "  link $@"
 	@$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,$(SONAME) -Wl,--version-script=src/api/lily.map \
-	    -o $@ $(LIB_OBJECTS) $(LDLIBS)
+	    $(if $(SAN),,-Wl,--no-undefined) -o $@ $(LIB_OBJECTS) $(LIB_LDLIBS)
 
 # The installed archive shows the public names alone: one object with the others made local.
 $(BUILD)/install/liblily.a: $(LIB_OBJECTS)
 	@mkdir -p $(@D)
 	@rm -f $@
 	@ld -r -o $(@D)/lily.o $(LIB_OBJECTS)
-	@objcopy --localize-hidden $(@D)/lily.o
+	@objcopy -w --keep-global-symbol='lily_*' $(@D)/lily.o
 	@ar rcs $@ $(@D)/lily.o
 	@rm -f $(@D)/lily.o
 
@@ -164,8 +169,8 @@ $(BUILD)/install/lily.pc: Makefile VERSION
 	@mkdir -p $(@D)
 	@printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$${prefix}/lib' 'includedir=$${prefix}/include' '' \
 	    'Name: lily' 'Description: inference for Qwen3.5/3.6 mixture-of-experts models' \
-	    'Version: $(VERSION)' 'Requires.private: $(PACKAGES)' 'Libs: -L$${libdir} -llily' \
-	    'Libs.private: -lpthread -lm' 'Cflags: -I$${includedir}' >$@
+	    'Version: $(VERSION)' 'Libs: -L$${libdir} -llily' \
+	    'Libs.private: $(LIB_LDLIBS)' 'Cflags: -I$${includedir}' >$@
 
 $(BUILD)/doc/lily.1 $(BUILD)/doc/lily.bash $(BUILD)/doc/_lily $(BUILD)/doc/lily.fish: $(BUILD)/lily
 	@mkdir -p $(@D)

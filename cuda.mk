@@ -30,6 +30,9 @@ LDLIBS += $(firstword $(wildcard $(CUDA_HOME)/lib64/libcudart_static.a $(CUDA_HO
 $(BUILD)/src/backend/cuda/%.o: src/backend/cuda/%.cu $(CUDA_HEADERS) cuda.mk
 	@mkdir -p $(@D)
 	$(NVCC) $(NVCCFLAGS) -c -o $@ $<
+
+$(BUILD)/bench_cuda: bench/bench_cuda.c $(BUILD)/liblily.a
+	$(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 endif
 endif
 
@@ -38,7 +41,7 @@ endif
 EMU := $(BUILD)/emu
 EMU_CXX ?= g++
 EMU_OBJECTS := $(CUDA_KERNELS:%.cu=$(EMU)/%.cu.o) $(CUDA_HOSTS:%.c=$(EMU)/%.o) $(EMU)/src/backend/backend.o $(EMU)/cuda_emu.o
-EMU_FLAGS := $(O) -g -Itests/emu -Isrc -DLILY_HAS_CUDA -DLILY_CUDA_EMU -ffp-contract=off -fno-strict-aliasing $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all)
+EMU_FLAGS := -O3 -g -Itests/emu -Isrc -DLILY_HAS_CUDA -DLILY_CUDA_EMU -ffp-contract=off -fno-strict-aliasing $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all)
 EMU_DEPENDS := $(CUDA_HEADERS) $(wildcard tests/emu/*.h) cuda.mk
 
 $(EMU)/%.cu.o: %.cu $(EMU_DEPENDS)

@@ -17,7 +17,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 JOBS = str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())
 # What the thread sanitizer runs: everything that starts threads.
-THREADED = ["test_pool", "test_engine", "test_cpu_equal", "test_weights", "test_synth"]
+THREADED = ["test_api", "test_pool", "test_engine", "test_cpu_equal", "test_weights", "test_synth"]
 PYPI = ["pytest", "jinja2", "tokenizers"]
 
 
@@ -109,7 +109,7 @@ def main():
     env = {"LILY_LONG": "1"} if options.long else None
     tests = sorted(p.stem for p in (ROOT / "tests/unit").glob("test_*.c"))
     suite.run("tree", [sys.executable, "tools/tree_check.py"])
-    if make(suite, "build with gcc", "all", "build/bench_text", "build/data/qwen36/tokenizer.json",
+    if make(suite, "build with gcc", "all", "library", "docs", "build/bench_text", "build/data/qwen36/tokenizer.json",
             *[f"build/tests/{t}" for t in tests]):
         unit_tests(suite, "build", tests, "", env)
         make(suite, "fuzz corpora", "fuzz-replay")

@@ -101,6 +101,15 @@ fail:
     return status;
 }
 
+Status file_read_regular(StrBuf *out, const char *path, size_t cap, Err *err) {
+    int fd;
+    uint64_t size;
+    TRY(file_open_read(&fd, &size, path, err));
+    Status status = file_read_fd(out, fd, path, cap, err);
+    close(fd);
+    return status;
+}
+
 Status file_read_all(StrBuf *out, const char *path, size_t cap, Err *err) {
     int fd = file_must_fail() ? (errno = EIO, -1) : open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
@@ -121,10 +130,60 @@ char *file_join(const char *dir, const char *name) {
 struct FileWriter {
     char *path, *temporary;
     int fd;
+    bool is_unnamed; // the file has no name before commit: not even SIGKILL leaves it behind
     bool is_committed;
 };
 
+/* A device or a folder must not be replaced by the file; what cannot be examined, open tells. */
+static Status file_check_target(const char *path, Err *err) {
+    struct stat st;
+    if (!*path)
+        return err_set(err, STATUS_INVALID, "expected the name of a file, found an empty one");
+    if (stat(path, &st) != 0 || S_ISREG(st.st_mode))
+        return STATUS_OK;
+    return err_set(err, STATUS_INVALID, "%s: expected a regular file or none, found a %s", path,
+                   S_ISDIR(st.st_mode) ? "folder" : "special file");
+}
+
+/* A file without a name in the folder of path; -1: the file system has none. */
+static int file_open_unnamed(const char *path) {
+#ifdef O_TMPFILE
+    const char *slash = strrchr(path, '/');
+    char *folder = slash ? mem_strdup(path, (size_t)(slash - path) + 1) : mem_strdup(".", 1);
+    int fd = -1;
+    if (folder && access("/proc/self/fd", X_OK) == 0) // commit needs it
+        fd = open(folder, O_WRONLY | O_TMPFILE | O_CLOEXEC, 0644);
+    mem_free(folder);
+    return fd;
+#else
+    UNUSED(path);
+    return -1;
+#endif
+}
+
+static int file_open_temporary(FileWriter *w) {
+    if (file_must_fail()) {
+        errno = EIO;
+        return -1;
+    }
+    int fd = file_open_unnamed(w->path);
+    w->is_unnamed = fd >= 0;
+    if (fd >= 0)
+        return fd;
+    unlink(w->temporary); // of a process that had our number and was killed
+    return open(w->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+}
+
+/* Gives an unnamed file its temporary name: a link cannot replace what is there, a rename can. */
+static int file_give_name(FileWriter *w) {
+    char fd[64];
+    snprintf(fd, sizeof fd, "/proc/self/fd/%d", w->fd);
+    unlink(w->temporary);
+    return linkat(AT_FDCWD, fd, AT_FDCWD, w->temporary, AT_SYMLINK_FOLLOW);
+}
+
 Status file_writer_open(FileWriter **out, const char *path, Err *err) {
+    TRY(file_check_target(path, err));
     FileWriter *w = mem_zalloc(1, sizeof *w);
     if (!w)
         return err_memory(err, path, sizeof *w);
@@ -138,10 +197,9 @@ Status file_writer_open(FileWriter **out, const char *path, Err *err) {
         status = err_memory(err, path, strlen(path));
         goto fail;
     }
-    w->fd = file_must_fail() ? (errno = EIO, -1)
-                             : open(w->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    w->fd = file_open_temporary(w);
     if (w->fd < 0) {
-        status = err_errno(err, errno, "create", w->temporary);
+        status = err_errno(err, errno, "create", w->path);
         goto fail;
     }
     *out = w;
@@ -181,6 +239,8 @@ Status file_writer_write_at(FileWriter *w, const void *bytes, size_t len, uint64
 Status file_writer_commit(FileWriter *w, Err *err) {
     if (file_must_fail() ? (errno = EIO, true) : fsync(w->fd) != 0)
         return err_errno(err, errno, "flush", w->path);
+    if (w->is_unnamed && file_give_name(w) != 0)
+        return err_errno(err, errno, "name", w->path);
     int fd = w->fd;
     w->fd = -1;
     if (close(fd) != 0)

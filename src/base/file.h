@@ -21,16 +21,19 @@ NODISCARD Status file_read_at(int fd, void *out, size_t len, uint64_t off, const
                               Err *err);
 
 /* Whole file into memory, refused above cap bytes. out->ptr has a NUL behind it; free with
- * strbuf_fini. Works on pipes too. */
+ * strbuf_fini. Works on pipes too: for what a person names. */
 NODISCARD Status file_read_all(StrBuf *out, const char *path, size_t cap, Err *err);
+/* The same of a regular file alone: for the members of a checkpoint, where a pipe would wait. */
+NODISCARD Status file_read_regular(StrBuf *out, const char *path, size_t cap, Err *err);
 /* The same from an open descriptor (standard input); name is for the error text. */
 NODISCARD Status file_read_fd(StrBuf *out, int fd, const char *name, size_t cap, Err *err);
 
 /* "dir/name"; free with mem_free; NULL: out of memory. */
 char *file_join(const char *dir, const char *name);
 
-/* A file that appears under its name whole or not at all: written to a temporary name beside it,
- * flushed to disk and renamed by commit; close without commit removes it. */
+/* A file that appears under its name whole or not at all: written without a name (where the file
+ * system cannot, under a temporary one), flushed to disk and named by commit; close without commit
+ * drops it. Refuses to replace a folder or a device (STATUS_INVALID). */
 typedef struct FileWriter FileWriter;
 NODISCARD Status file_writer_open(FileWriter **out, const char *path, Err *err);
 /* Appends len bytes. */

@@ -82,6 +82,16 @@ Status json_print(StrBuf *out, const json_t *v, size_t flags, Err *err) {
                                                    : STATUS_OK;
 }
 
+json_t *json_clean_string(const char *text) {
+    json_t *v = json_string(text);
+    if (v)
+        return v;
+    Err clean = {0};
+    Status ignored = err_set(&clean, STATUS_OK, "%s", text);
+    UNUSED(ignored);
+    return json_string(clean.text);
+}
+
 StrView json_text(const json_t *v) {
     return json_is_string(v) ? str_view(json_string_value(v), json_string_length(v)) : (StrView){0};
 }

@@ -29,6 +29,10 @@ NODISCARD Status json_read_file(json_t **out, const char *path, size_t cap, Err 
  */
 NODISCARD Status json_print(StrBuf *out, const json_t *v, size_t flags, Err *err);
 
+/* A string value of text that may hold bytes that are no UTF-8 (a path): they, and control
+ * characters, become '?'; cut like an Err's text then. NULL: out of memory. */
+json_t *json_clean_string(const char *text);
+
 /* The bytes of a string value; {NULL, 0} when v is not a string (or NULL). */
 StrView json_text(const json_t *v);
 

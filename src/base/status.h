@@ -57,7 +57,7 @@ int status_http(Status code);
  * The text replaces what was there; control characters and invalid UTF-8 in it become '?'. */
 NODISCARD Status err_set(Err *err, Status code, const char *fmt, ...) PRINTF_LIKE(3, 4);
 
-/* Puts "prefix: " before the text that err holds; returns err's code (STATUS_OK with NULL). */
+/* Puts "prefix: " before the text that err (NULL allowed) holds; its code stays. */
 void err_prefix(Err *err, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
 /* Out of memory for `size` bytes of `what`. */

@@ -13,5 +13,7 @@ uint64_t sysmem_total(void);
 uint64_t sysmem_available(void);
 /* Largest resident size of this process so far, bytes; 0: unknown. */
 uint64_t sysmem_peak(void);
+/* Lets sysmem_peak count anew from here, where the system can (Linux). */
+void sysmem_reset_peak(void);
 
 #endif

@@ -27,6 +27,7 @@ static inline U32x4 vec_load_u32(const uint32_t *p) {
     memcpy(&v, p, sizeof v);
     return v;
 }
+static inline void vec_store_u32(uint32_t *p, U32x4 v) { memcpy(p, &v, sizeof v); }
 static inline void vec_store(float *p, F32x4 v) { memcpy(p, &v, sizeof v); }
 static inline F32x4 vec_splat(float x) { return (F32x4){x, x, x, x}; }
 
@@ -35,6 +36,18 @@ static inline F32x4 vec_from_u32(U32x4 v) { return __builtin_convertvector((I32x
 /* The same bits. */
 static inline F32x4 vec_from_bits(U32x4 v) { return (F32x4)v; }
 static inline U32x4 vec_bits(F32x4 v) { return (U32x4)v; }
+
+/* Rows and columns of four vectors change places. */
+static inline void vec_transpose_u32(U32x4 m[4]) {
+    U32x4 a = __builtin_shufflevector(m[0], m[1], 0, 4, 1, 5);
+    U32x4 b = __builtin_shufflevector(m[0], m[1], 2, 6, 3, 7);
+    U32x4 c = __builtin_shufflevector(m[2], m[3], 0, 4, 1, 5);
+    U32x4 d = __builtin_shufflevector(m[2], m[3], 2, 6, 3, 7);
+    m[0] = __builtin_shufflevector(a, c, 0, 1, 4, 5);
+    m[1] = __builtin_shufflevector(a, c, 2, 3, 6, 7);
+    m[2] = __builtin_shufflevector(b, d, 0, 1, 4, 5);
+    m[3] = __builtin_shufflevector(b, d, 2, 3, 6, 7);
+}
 
 static inline float vec_sum(F32x4 v) { return (v[0] + v[1]) + (v[2] + v[3]); }
 

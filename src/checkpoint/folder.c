@@ -21,16 +21,6 @@ enum {
 
 /* ---- small files ---- */
 
-/* A regular file of at most cap bytes as text. */
-static Status read_text(StrBuf *out, const char *path, size_t cap, Err *err) {
-    int fd;
-    uint64_t size;
-    TRY(file_open_read(&fd, &size, path, err));
-    Status status = file_read_fd(out, fd, path, cap, err);
-    file_close(fd);
-    return status;
-}
-
 /* A file of the folder; is_there NULL: it must exist. Free path with mem_free. */
 static Status read_member(StrBuf *text, char **path, bool *is_there, const char *dir,
                           const char *name, size_t cap, Err *err) {
@@ -38,7 +28,7 @@ static Status read_member(StrBuf *text, char **path, bool *is_there, const char 
     if (!full)
         return err_memory(err, name, strlen(dir));
     Err own = {0};
-    Status status = read_text(text, full, cap, &own);
+    Status status = file_read_regular(text, full, cap, &own);
     if (is_there)
         *is_there = status == STATUS_OK;
     if (status != STATUS_OK) {
@@ -436,6 +426,9 @@ static void tell(const Folder *f, uint64_t n_bytes, const Log *log) {
 
 Status folder_open(Folder **out, const char *dir, const FolderRefusals *refusals, const Log *log,
                    Err *err) {
+    if (!*dir)
+        return err_set(err, STATUS_INVALID,
+                       "model: expected a folder or synth:SHAPE, found an empty name");
     Err own = {0};
     Folder *f = mem_zalloc(1, sizeof *f);
     if (!f)

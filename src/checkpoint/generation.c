@@ -49,7 +49,11 @@ Status generation_read(Generation *out, const char *dir, Err *err) {
     if (!path)
         return err_memory(err, "path", 0);
     json_t *v = NULL;
-    Status status = json_read_file(&v, path, LIMIT_CONFIG_BYTES, err);
+    StrBuf text = {0};
+    Status status = file_read_regular(&text, path, LIMIT_CONFIG_BYTES, err);
+    if (status == STATUS_OK)
+        status = json_read(&v, strbuf_view(&text), path, err);
+    strbuf_fini(&text);
     if (status == STATUS_OK)
         status = generation_parse(out, v, path, err);
     else if (status == STATUS_NOT_FOUND)

@@ -18,25 +18,14 @@ typedef struct Subject {
 
 /* ---- where texts go ---- */
 
-/* A path may hold bytes that are no UTF-8, which JSON cannot: they become '?'. */
-static json_t *text_value(const char *text) {
-    json_t *v = json_string(text);
-    if (v)
-        return v;
-    Err clean = {0};
-    Status ignored = err_set(&clean, STATUS_OK, "%s", text);
-    UNUSED(ignored);
-    return json_string(clean.text);
-}
-
 static void note_line(void *ctx, LogLevel level, const char *line) {
     UNUSED(level);
-    json_array_append_new(ctx, text_value(line));
+    json_array_append_new(ctx, json_clean_string(line));
 }
 
 static void refuse_text(void *ctx, Status code, const char *text) {
     UNUSED(code);
-    json_array_append_new(ctx, text_value(text));
+    json_array_append_new(ctx, json_clean_string(text));
 }
 
 /* ---- members ---- */
@@ -195,7 +184,7 @@ static Status inspect_folder(json_t *report, json_t *refused, const char *dir, c
 Status inspect_report(json_t **out, const char *spec, Err *err) {
     (void)json_take_alloc_failure();
     json_t *report = json_object(), *refused = json_array(), *notes = json_array();
-    json_object_set_new(report, "model", text_value(spec));
+    json_object_set_new(report, "model", json_clean_string(spec));
     Log log = {note_line, notes};
     Err own = {0};
     StrView text = str_view(spec, strlen(spec));

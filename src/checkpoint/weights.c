@@ -149,6 +149,13 @@ static int64_t find_bad_bf16(const uint16_t *x, int64_t n) {
     return i;
 }
 
+/* Puts the file that a slot's tensor lies in before an error about its numbers. */
+static Status blame_file(const Weights *w, const FolderPart *part, Status status, Err *err) {
+    if (status != STATUS_OK && w->folder)
+        err_prefix(err, "%.200s", part->file->path);
+    return status;
+}
+
 /* part: "scales" or "biases". */
 static Status check_groups(WeightSlot slot, int layer, const char *part, const uint16_t *x,
                            int64_t row, int64_t n_rows, int64_t n_groups, Err *err) {
@@ -170,8 +177,11 @@ Status weights_read_quant(const Weights *w, WeightSlot slot, int layer, int64_t 
     CHECK(info.bits != 0 && row >= 0 && row <= rows && n_rows >= 0 && n_rows <= rows - row);
     TRY(w->source.read_quant(w->self, slot, layer, row, n_rows, q, scale, bias, err));
     int64_t n_groups = info.k / info.group;
-    TRY(check_groups(slot, layer, "scales", scale, row, n_rows, n_groups, err));
-    return check_groups(slot, layer, "biases", bias, row, n_rows, n_groups, err);
+    const FolderBound *b = w->folder ? folder_bound(w->folder, slot, layer) : NULL;
+    TRY(blame_file(w, b ? &b->scales : NULL,
+                   check_groups(slot, layer, "scales", scale, row, n_rows, n_groups, err), err));
+    return blame_file(w, b ? &b->biases : NULL,
+                      check_groups(slot, layer, "biases", bias, row, n_rows, n_groups, err), err);
 }
 
 /* A gain far from 1 on average means that the +1 of the norms was left out or done twice. Real
@@ -198,12 +208,16 @@ Status weights_read_plain(const Weights *w, WeightSlot slot, int layer, float *o
     char name[128];
     weights_slot_name(name, sizeof name, slot, layer);
     int64_t n = (int64_t)info.n * info.k;
+    const FolderBound *b = w->folder ? folder_bound(w->folder, slot, layer) : NULL;
     for (int64_t i = 0; i < n; i++)
         if (!isfinite(out[i]))
-            return err_set(err, STATUS_FORMAT,
-                           "tensor %s%s: expected finite numbers, found %s at element %lld", name,
-                           slot == SLOT_GDN_A_LOG || slot == SLOT_GDN_DT_BIAS ? "" : ".weight",
-                           isnan(out[i]) ? "NaN" : "infinity", (long long)i);
+            return blame_file(
+                w, b ? &b->main : NULL,
+                err_set(err, STATUS_FORMAT,
+                        "tensor %s%s: expected finite numbers, found %s at element %lld", name,
+                        slot == SLOT_GDN_A_LOG || slot == SLOT_GDN_DT_BIAS ? "" : ".weight",
+                        isnan(out[i]) ? "NaN" : "infinity", (long long)i),
+                err);
     if (slot == SLOT_INPUT_NORM)
         judge_gain(w, name, out, n);
     return STATUS_OK;

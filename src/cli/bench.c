@@ -8,6 +8,7 @@
 #include "backend/meter.h"
 #include "base/checked.h"
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/rng.h"
@@ -39,6 +40,7 @@ typedef struct BenchRow {
     double prefill_share[BENCH_MAX_ROUNDS], decode_share[BENCH_MAX_ROUNDS];
     double expert_reads; // of the last round's decode: distinct experts a layer and step
     uint64_t digest;     // of the ids that the last round made
+    uint64_t peak_bytes; // of the process in the rounds, the meters' own memory left out
 } BenchRow;
 
 typedef struct Bench {
@@ -54,13 +56,18 @@ typedef struct Bench {
     int32_t *made;                   // [n_steps] ids of the decode at work
     double read_gb_s, matrix_tflops; // best of the run
     const char *unit;
+    FileWriter *out; // --json FILE: opened before the hours that a run may take
     Err *err;
 } Bench;
 
 static Status bench_parse_contexts(Bench *b) {
     const char *text = b->args->contexts ? b->args->contexts : "256";
     int32_t longest = weights_config(b->weights)->max_positions - b->n_steps - 1;
-    for (const char *p = text; *p;) {
+    if (longest < 1)
+        return err_set(b->err, STATUS_INVALID,
+                       "--steps: expected at most %d for this model, found %d",
+                       weights_config(b->weights)->max_positions - 2, b->n_steps);
+    for (const char *p = text; *p || b->n_rows == 0;) {
         char *end;
         errno = 0;
         long v = strtol(p, &end, 10);
@@ -108,6 +115,7 @@ static Status bench_round(Bench *b, BenchRow *row, int round) {
     int32_t n = row->context;
     TRY(backend_sampler_set(b->single.backend, 0, &greedy, NULL, 0, 0, b->err));
     TRY(bench_meter(b, &read, &tflops));
+    sysmem_reset_peak();
     uint64_t reads = bench_expert_reads(b);
     int64_t start = clock_now_ns();
     TRY(single_prefill(&b->single, b->ids, n, WANT_NOTHING, true, &result, b->err));
@@ -122,6 +130,8 @@ static Status bench_round(Bench *b, BenchRow *row, int round) {
                         b->err));
     }
     double decode_s = clock_seconds_since(start);
+    uint64_t peak = sysmem_peak();
+    row->peak_bytes = peak > row->peak_bytes ? peak : row->peak_bytes;
     reads = bench_expert_reads(b) - reads;
     TRY(bench_meter(b, &read, &tflops));
     row->prefill_tok_s[round] = n / prefill_s;
@@ -160,7 +170,7 @@ static json_t *bench_row_json(Bench *b, BenchRow *row) {
         "decode_tok_s_max", row->decode_tok_s[n - 1], "prefill_bound_share",
         bench_median(row->prefill_share, n), "decode_bound_share",
         bench_median(row->decode_share, n), "experts_per_layer_step", row->expert_reads,
-        "peak_bytes", (json_int_t)sysmem_peak(), "ids_digest", digest);
+        "peak_bytes", (json_int_t)row->peak_bytes, "ids_digest", digest);
 }
 
 static json_t *bench_json(Bench *b) {
@@ -169,12 +179,12 @@ static json_t *bench_json(Bench *b) {
     for (int i = 0; i < b->n_rows; i++)
         json_array_append_new(results, bench_row_json(b, &b->rows[i]));
     return json_pack(
-        "{s:{s:s, s:i, s:I}, s:{s:s, s:s}, s:{s:s, s:i, s:i, s:I}, s:s, s:f, s:f, s:s, "
+        "{s:{s:s, s:i, s:I}, s:{s:s, s:s}, s:{s:o, s:i, s:i, s:I}, s:s, s:f, s:f, s:s, "
         "s:i, s:i, s:I, s:o}",
         "machine", "device", backend_text(b->single.backend), "threads", pool_n_members(b->pool),
         "memory_bytes", (json_int_t)sysmem_total(), "versions", "lily", LILY_VERSION, "commit",
-        LILY_COMMIT, "model", "spec", model_spec(b->args), "layers", c->n_layers, "hidden",
-        c->hidden, "weight_bytes", (json_int_t)weights_total_bytes(b->weights), "backend",
+        LILY_COMMIT, "model", "spec", json_clean_string(model_spec(b->args)), "layers", c->n_layers,
+        "hidden", c->hidden, "weight_bytes", (json_int_t)weights_total_bytes(b->weights), "backend",
         backend_kind_name(backend_kind(b->single.backend)), "read_gb_s", b->read_gb_s,
         "matrix_tflops", b->matrix_tflops, "matrix_unit", b->unit, "steps", b->n_steps, "rounds",
         b->n_rounds, "plan_bytes", (json_int_t)b->single.needs.total_bytes, "results", results);
@@ -255,16 +265,17 @@ static Status bench_report(Bench *b) {
     json_t *all = bench_json(b);
     if (!all)
         return err_memory(b->err, "results", 0);
-    const char *path = b->args->json_out;
-    Status status = STATUS_OK;
-    if (path && !strcmp(path, "-")) {
-        json_dumpf(all, stdout, JSON_INDENT(2));
-        printf("\n");
-    } else {
-        bench_print(all);
-        if (path && json_dump_file(all, path, JSON_INDENT(2)) != 0)
-            status = err_errno(b->err, errno, "write", path);
-    }
+    if (b->args->json_out && !b->out)
+        return ui_print_json(all, JSON_INDENT(2), b->err);
+    bench_print(all);
+    StrBuf text = {0};
+    Status status = b->out ? json_print(&text, all, JSON_INDENT(2), b->err) : STATUS_OK;
+    strbuf_append_char(&text, '\n');
+    if (status == STATUS_OK && b->out)
+        status = file_writer_append(b->out, text.ptr, text.len, b->err);
+    if (status == STATUS_OK && b->out)
+        status = file_writer_commit(b->out, b->err);
+    strbuf_fini(&text);
     json_decref(all);
     return status;
 }
@@ -272,9 +283,14 @@ static Status bench_report(Bench *b) {
 int verb_bench(const CliArgs *args) {
     Err err = {0};
     Bench b = {.args = args, .err = &err, .unit = ""};
-    Status status = bench_run(&b);
+    Status status = STATUS_OK;
+    if (args->json_out && strcmp(args->json_out, "-") != 0)
+        status = file_writer_open(&b.out, args->json_out, &err);
+    if (status == STATUS_OK)
+        status = bench_run(&b);
     if (status == STATUS_OK)
         status = bench_report(&b);
+    file_writer_close(b.out);
     single_close(&b.single);
     pool_close(b.pool);
     weights_close(b.weights);

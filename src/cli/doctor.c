@@ -185,11 +185,11 @@ int verb_doctor(const CliArgs *args) {
     if (doctor_run(&report, args, &err) != STATUS_OK)
         return ui_fail("doctor", &err);
     if (args->is_json) {
-        json_dumpf(report, stdout, JSON_INDENT(2));
-        printf("\n");
-    } else {
-        doctor_print(report);
+        if (ui_print_json(report, JSON_INDENT(2), &err) != STATUS_OK)
+            return ui_fail("doctor", &err);
+        return ui_finish("doctor");
     }
+    doctor_print(report);
     json_decref(report);
     return ui_finish("doctor");
 }

@@ -11,6 +11,7 @@
 #include <histedit.h>
 #include <limits.h>
 #include <locale.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -41,6 +42,14 @@ static unsigned char editor_stop(EditLine *el, int key) {
     UNUSED(key);
     editor_of(el)->is_stopped = true;
     return CC_EOF;
+}
+
+/* Ctrl-Z: libedit puts the terminal right before the signal stops the program. */
+static unsigned char editor_suspend(EditLine *el, int key) {
+    UNUSED(el);
+    UNUSED(key);
+    kill(0, SIGTSTP);
+    return CC_REFRESH;
 }
 
 /* Tab: the one word that begins like the line, as far as all such words agree; file names behind a
@@ -117,11 +126,13 @@ Status editor_open(Editor **out, const char *const *words, size_t n_words, const
     el_set(e->el, EL_SIGNAL, 1); // put the terminal right when a signal ends or stops the program
     el_set(e->el, EL_ADDFN, "lily-complete", "commands and file names", editor_complete);
     el_set(e->el, EL_ADDFN, "lily-stop", "forget the line", editor_stop);
+    el_set(e->el, EL_ADDFN, "lily-suspend", "stop the program", editor_suspend);
     el_source(e->el, NULL); // the user's own ~/.editrc
     el_set(e->el, EL_BIND, "^I", "lily-complete", NULL);
     el_set(e->el, EL_BIND, "^C", "lily-stop", NULL);
     el_set(e->el, EL_BIND, "^R", "em-inc-search-prev", NULL);
-    el_set(e->el, EL_SETTY, "-d", "intr=", NULL); // while editing, Ctrl-C is a key
+    el_set(e->el, EL_BIND, "^Z", "lily-suspend", NULL);
+    el_set(e->el, EL_SETTY, "-d", "-isig", NULL); // while editing, Ctrl-C and Ctrl-Z are keys
     *out = e;
     return STATUS_OK;
 }
@@ -141,11 +152,13 @@ EditorResult editor_read(Editor *e, const char *prompt, StrBuf *out) {
     int n = 0;
     e->prompt = prompt;
     e->is_stopped = false;
+    el_set(e->el, EL_PREP_TERM, 1); // before the prompt is seen: a key then is a key, no signal
     errno = 0;
     const char *line = el_gets(e->el, &n);
-    if (e->is_stopped) {
+    bool is_signalled = !line && n < 0 && errno == EINTR; // an interrupt that is no key
+    if (e->is_stopped || is_signalled) {
         el_reset(e->el);
-        printf("^C\n");
+        printf(is_signalled ? "\n" : "^C\n");
         fflush(stdout);
         return EDITOR_STOPPED;
     }

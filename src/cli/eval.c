@@ -100,13 +100,15 @@ static int eval_report_golden(const Eval *e, const GoldenScore *s) {
                               "chosen_agreement", s->n_chosen_first / n, "first_disagreement",
                               s->first_miss, "top_agreement", s->top_overlap / n,
                               "logprob_mean_abs_diff", mean, "logprob_max_abs_diff", s->max_abs);
-        json_dumpf(v, stdout, 0);
-        printf("\n");
-        json_decref(v);
+        Err err = {0};
+        if (ui_print_json(v, 0, &err) != STATUS_OK)
+            return ui_fail("eval", &err);
     } else {
         printf("steps                          %d\n", s->n_steps);
-        printf("recorded id most likely        %.1f%% (first other at step %d)\n",
-               100 * s->n_chosen_first / n, s->first_miss);
+        printf("recorded id most likely        %.1f%%", 100 * s->n_chosen_first / n);
+        if (s->first_miss >= 0)
+            printf(" (first other at step %d)", s->first_miss);
+        printf("\n");
         printf("recorded top ids in our top    %.1f%%\n", 100 * s->top_overlap / n);
         printf("log-probability difference     mean %.4f, largest %.4f (recorded top 5)\n", mean,
                s->max_abs);

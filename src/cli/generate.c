@@ -123,15 +123,16 @@ static Status generate_run(Generate *g) {
     return STATUS_OK;
 }
 
-static void generate_report(Generate *g) {
+static Status generate_report(Generate *g) {
     const LilyFigures *f = &g->figures;
     double rate = f->decode_s > 0 ? (f->n_generated - 1) / f->decode_s : 0;
     if (!g->args->is_json) {
         generate_end_reasoning(g);
         printf("\n");
+        fflush(stdout); // before the figures where both streams go to one place
         fprintf(stderr, "%d prompt tokens in %.2f s, %d new tokens at %.2f a second, finish: %s\n",
                 f->n_prompt, f->first_s, f->n_generated, rate, talk_finish_name(g->finish));
-        return;
+        return STATUS_OK;
     }
     json_t *v = json_pack("{s:s%, s:s%, s:O, s:O, s:s, s:i, s:i, s:f, s:f}", "content",
                           g->content.ptr ? g->content.ptr : "", g->content.len, "reasoning_content",
@@ -139,27 +140,30 @@ static void generate_report(Generate *g) {
                           g->calls, "ids", g->made, "finish_reason", talk_finish_name(g->finish),
                           "prompt_tokens", f->n_prompt, "completion_tokens", f->n_generated,
                           "first_token_s", f->first_s, "decode_tok_s", rate);
-    json_dumpf(v, stdout, 0);
-    printf("\n");
-    json_decref(v);
+    return ui_print_json(v, 0, g->err);
 }
 
 int verb_generate(const CliArgs *args) {
     if (!args->prompt == !args->ids)
         return ui_usage("generate", "expected one of -p and --ids");
-    if (args->prompt && args->ids == NULL && args->is_raw && args->system)
-        return ui_usage("generate", "--system needs the template: it does not go with --raw");
+    const char *bare = args->ids ? "--ids" : args->is_raw ? "--raw" : NULL;
+    if (bare && (args->system || args->is_no_think))
+        return ui_usage("generate", "%s needs the template: it does not go with %s",
+                        args->system ? "--system" : "--no-think", bare);
+    if (args->ids && args->is_raw)
+        return ui_usage("generate", "--raw is for -p: --ids are the prompt itself");
     Err err = {0};
     Generate *g = mem_zalloc(1, sizeof *g); // too large for the stack
+    Status status = g ? STATUS_OK : err_memory(&err, "the run", sizeof *g);
     if (!g)
-        return ui_usage("generate", "out of memory");
+        return ui_fail("generate", &err);
     g->args = args;
     g->err = &err;
     g->calls = json_array();
     g->made = json_array();
-    Status status = generate_run(g);
+    status = generate_run(g);
     if (status == STATUS_OK)
-        generate_report(g);
+        status = generate_report(g);
     lily_chat_close(g->chat);
     lily_model_close(g->model);
     strbuf_fini(&g->prompt);

@@ -5,13 +5,14 @@
  * Owns:     nothing past the run.  Thread: main. */
 #include "checkpoint/inspect.h"
 
+#include "base/sysmem.h"
 #include "cli/model.h"
 #include "cli/ui.h"
 #include "cli/verbs.h"
 
 #include <stdlib.h>
 
-/* The memory plan as an object, or why there is none. */
+/* The memory plan as an object; what it may be refused for is in err, and in the object. */
 static json_t *inspect_plan(const CliArgs *args, Err *err) {
     Weights *w = NULL;
     EngineOptions options;
@@ -32,6 +33,11 @@ static json_t *inspect_plan(const CliArgs *args, Err *err) {
         (json_int_t)plan.needs.block_bytes * (plan.ctx_tok / KV_BLOCK), "state_bytes",
         (json_int_t)plan.needs.slot_bytes * (plan.max_seqs + plan.cache_slots), "scratch_bytes",
         (json_int_t)plan.needs.scratch_bytes, "total_bytes", (json_int_t)plan.needs.total_bytes);
+    if (options.kind != BACKEND_CUDA && options.kind != BACKEND_METAL) {
+        uint64_t available = sysmem_available();
+        json_object_set_new(v, "available_bytes", json_integer((json_int_t)available));
+        json_object_set_new(v, "fits", json_boolean(plan.needs.total_bytes <= available));
+    }
     return v;
 }
 
@@ -96,19 +102,17 @@ int verb_inspect(const CliArgs *args) {
     bool is_refused = json_array_size(refused) > 0;
     if (!is_refused)
         json_object_set_new(report, "plan", inspect_plan(args, &err));
-    if (args->is_json) {
-        json_dumpf(report, stdout, JSON_INDENT(2));
-        printf("\n");
-    } else if (!is_refused) {
-        inspect_print(report);
-    }
-    if (is_refused && !args->is_json) {
+    else if (!args->is_json)
         err.code =
             err_set(&err, STATUS_FORMAT, "%s", json_string_value(json_array_get(refused, 0)));
+    if (!args->is_json && !is_refused)
+        inspect_print(report);
+    if (!args->is_json)
         json_decref(report);
+    else if (ui_print_json(report, JSON_INDENT(2), &err) != STATUS_OK)
         return ui_fail("inspect", &err);
-    }
-    json_decref(report);
+    if (err.code != STATUS_OK)
+        return ui_fail("inspect", &err);
     int status = ui_finish("inspect");
     return is_refused ? 1 : status;
 }

@@ -110,11 +110,10 @@ int verb_logits(const CliArgs *args) {
     if (status != STATUS_OK)
         return ui_fail("logits", &err);
     if (args->is_json) {
-        json_t *v = json_pack("{s:s, s:i, s:i}", "file", args->out, "n", args->is_last ? 1 : run.n,
-                              "vocab", vocab);
-        json_dumpf(v, stdout, 0);
-        printf("\n");
-        json_decref(v);
+        json_t *v = json_pack("{s:o, s:i, s:i}", "file", json_clean_string(args->out), "n",
+                              args->is_last ? 1 : run.n, "vocab", vocab);
+        if (ui_print_json(v, 0, &err) != STATUS_OK)
+            return ui_fail("logits", &err);
     }
     return ui_finish("logits");
 }

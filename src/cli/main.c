@@ -19,6 +19,10 @@ const CliVerb CLI_VERBS[] = {
      "the\n"
      "answers are printed.",
      0, 0, verb_chat},
+    {"serve", "[options]", "the model over HTTP, for every client that speaks to OpenAI",
+     "Serves /v1/chat/completions, /v1/completions, /v1/models and a page at / until SIGTERM.\n"
+     "docs/api.md describes the API, docs/clients.md how clients are set up.",
+     0, 0, verb_serve},
     {"bench", "[options]", "prefill and decode speed over contexts, beside the bound", NULL, 0, 0,
      verb_bench},
     {"eval", "golden FILE | ppl FILE [options]", "teacher-forced check of a model",

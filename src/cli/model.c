@@ -52,7 +52,7 @@ const char *model_spec(const CliArgs *args) {
             return dir;
     }
     snprintf(dir, sizeof dir, "%s/mini", LILY_SHARE);
-    return model_is_there(dir) ? dir : "synth:mini";
+    return model_is_there(dir) ? dir : MODEL_FALLBACK;
 }
 
 Status model_backend(BackendKind *out, const CliArgs *args, Err *err) {

@@ -11,9 +11,12 @@
 #include "engine/engine.h"
 #include "text/tokenizer.h"
 
+#define MODEL_FALLBACK "synth:mini"
+
 /* The model that `-m` names, else the small one that comes with the program: $LILY_MODEL, the
  * folder models/mini beside the program's build folder, or share/lily/mini under its prefix; where
- * none is there, a random model of that shape. Static storage: valid until the next call. */
+ * none is there, MODEL_FALLBACK, a random model of that shape. Static storage: valid until the next
+ * call. */
 const char *model_spec(const CliArgs *args);
 
 /* STATUS_INVALID for an unknown backend, STATUS_UNSUPPORTED for one that is not here. */

@@ -34,8 +34,8 @@ typedef struct Option {
 } Option;
 
 #define AT(field) offsetof(CliArgs, field)
-#define WITH_MODEL " generate chat bench eval logits tokenize detokenize template inspect "
-#define WITH_ENGINE " generate chat bench eval logits inspect "
+#define WITH_MODEL " generate chat serve bench eval logits tokenize detokenize template inspect "
+#define WITH_ENGINE " generate chat serve bench eval logits inspect "
 #define SAMPLES " generate chat "
 
 static const Option OPTIONS[] = {
@@ -139,6 +139,49 @@ static const Option OPTIONS[] = {
     {"rounds", 0, OPTION_INT, AT(rounds), 1, 1000, "N", " bench ", "repetitions (default 3)"},
     {"json", 0, OPTION_TEXT, AT(json_out), 0, 0, "FILE", " bench ",
      "write the result as one JSON object (\"-\": standard output)"},
+
+    {"host", 0, OPTION_TEXT, AT(host), 0, 0, "NAME", " serve ",
+     "address to listen on (default 127.0.0.1: this machine alone)"},
+    {"port", 0, OPTION_INT, AT(port), 0, 65535, "N", " serve ",
+     "port to listen on; 0: any free one (default 8080)"},
+    {"unix", 0, OPTION_TEXT, AT(unix_path), 0, 0, "PATH", " serve ",
+     "listen on a unix socket instead"},
+    {"name", 0, OPTION_TEXT, AT(name), 0, 0, "TEXT", " serve ",
+     "the model's name in the API (default: its folder's)"},
+    {"api-keys", 0, OPTION_TEXT, AT(api_keys), 0, 0, "FILE", " serve ",
+     "API keys, one a line; needed to serve other machines"},
+    {"no-keys", 0, OPTION_FLAG, AT(is_no_keys), 0, 0, NULL, " serve ",
+     "serve other machines without keys"},
+    {"cors", 0, OPTION_TEXT, AT(cors), 0, 0, "ORIGINS", " serve ",
+     "web pages that may ask, separated by commas; *: all (default: none)"},
+    {"tls-cert", 0, OPTION_TEXT, AT(tls_cert), 0, 0, "FILE", " serve ",
+     "serve HTTPS with this PEM certificate"},
+    {"tls-key", 0, OPTION_TEXT, AT(tls_key), 0, 0, "FILE", " serve ", "its PEM key"},
+    {"max-seqs", 0, OPTION_INT, AT(max_seqs), 1, 1024, "N", " serve ",
+     "answers made at once (default 8)"},
+    {"max-queue", 0, OPTION_INT, AT(max_queue), 0, 1 << 20, "N", " serve ",
+     "answers that may wait beside them (default 64)"},
+    {"max-connections", 0, OPTION_INT, AT(max_connections), 1, 1 << 20, "N", " serve ",
+     "connections at once (default: 4096, or what the descriptors allow)"},
+    {"mixed", 0, OPTION_INT, AT(mixed), 1, LIMIT_CONTEXT, "N", " serve ",
+     "prompt tokens read in one step beside answers: how long those wait (default 256)"},
+    {"cache-slots", 0, OPTION_INT, AT(cache_slots), 1, 65536, "N", " serve ",
+     "snapshots in the prefix cache (default: by memory, 4 to 64)"},
+    {"cache-exact", 0, OPTION_FLAG, AT(is_cache_exact), 0, 0, NULL, " serve ",
+     "reuse only states that reading a prompt made"},
+    {"cache-shared", 0, OPTION_FLAG, AT(is_cache_shared), 0, 0, NULL, " serve ",
+     "one prefix cache for all API keys"},
+    {"no-cache", 0, OPTION_FLAG, AT(is_no_cache), 0, 0, NULL, " serve ", "no prefix cache"},
+    {"thinking-budget", 0, OPTION_INT, AT(thinking_budget), 0, LIMIT_CONTEXT, "N", " serve ",
+     "tokens of reasoning at most (default: half the context)"},
+    {"request-timeout", 0, OPTION_INT, AT(request_timeout), 1, 1 << 20, "SECONDS", " serve ",
+     "an answer that takes longer is ended with an error (default 3600)"},
+    {"idle-timeout", 0, OPTION_INT, AT(idle_timeout), 1, 1 << 20, "SECONDS", " serve ",
+     "close connections that send no request, or read nothing, for so long (default 60)"},
+    {"stop-timeout", 0, OPTION_INT, AT(stop_timeout), 1, 1 << 20, "SECONDS", " serve ",
+     "how long answers may go on when told to stop (default 30)"},
+    {"log-prompts", 0, OPTION_FLAG, AT(is_log_prompts), 0, 0, NULL, " serve ",
+     "write requests' bodies to the log"},
 };
 
 static bool option_is_for(const Option *o, const CliVerb *verb) {
@@ -295,7 +338,10 @@ static bool cli_parse_option(CliArgs *out, const CliVerb *verb, int argc, char *
 }
 
 bool cli_parse(CliArgs *out, const CliVerb *verb, int argc, char **argv) {
-    *out = (CliArgs){.seed = -1,
+    *out = (CliArgs){.port = 8080,
+                     .max_queue = -1,
+                     .thinking_budget = -1,
+                     .seed = -1,
                      .top_k = -1,
                      .temp = NAN,
                      .top_p = NAN,

@@ -45,6 +45,11 @@ typedef struct CliArgs {
     // bench
     const char *contexts, *json_out;
     int64_t steps, rounds, batch;
+    // serve
+    const char *host, *unix_path, *api_keys, *cors, *tls_cert, *tls_key, *name;
+    int64_t port, max_queue, max_seqs, max_connections, cache_slots, thinking_budget;
+    int64_t idle_timeout, request_timeout, stop_timeout, mixed;
+    bool is_cache_exact, is_cache_shared, is_no_cache, is_no_keys, is_log_prompts;
     // positional
     const char *positional[CLI_MAX_POSITIONAL];
     int n_positional;

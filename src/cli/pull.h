@@ -36,10 +36,11 @@ typedef struct PullList {
 
 /* Where to get them from. */
 typedef struct PullSource {
-    const char *hub;   // "https://host", without a slash at its end
-    const char *token; // NULL: none
-    int64_t stall_s;   // a transfer without a byte for so long is begun anew
-    int64_t n_tries;   // failed attempts in a row before a file is given up
+    const char *hub;          // "https://host", without a slash at its end
+    const char *token;        // NULL: none
+    int64_t stall_s;          // a transfer without a byte for so long is begun anew
+    int64_t n_tries;          // failed attempts in a row before a file is given up
+    bool (*is_stopped)(void); // asked often; true ends the run, what is here stays; NULL: never
 } PullSource;
 
 /* Resolves a name: a known short one, or "owner/name" with an optional "@revision".
@@ -57,7 +58,6 @@ const char *pull_known_name(int i);
 typedef struct PullProgress {
     void (*report)(void *ctx, uint64_t done, uint64_t total, int32_t n_done, int32_t n_files,
                    double seconds, uint64_t fetched);
-    bool (*is_stopped)(void *ctx); // asked often; true ends the run, what is here stays
     void *ctx;
 } PullProgress;
 
@@ -68,7 +68,8 @@ typedef struct PullProgress {
 NODISCARD Status pull_get(const PullList *list, const PullSource *source, const char *dir,
                           int n_parallel, const PullProgress *progress, Err *err);
 
-/* One small text from the hub (a listing), at most cap bytes; retried like a file. */
+/* One small text from the hub (a listing), at most cap bytes; retried like a file.
+ * STATUS_CANCELLED when source->is_stopped. */
 NODISCARD Status pull_text(StrBuf *out, const PullSource *source, const char *url, size_t cap,
                            Err *err);
 

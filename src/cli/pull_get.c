@@ -33,6 +33,14 @@ enum {
 
 typedef struct Get Get;
 
+static bool get_is_stopped(const PullSource *source) {
+    return source->is_stopped && source->is_stopped();
+}
+
+static Status get_stop(Err *err) {
+    return err_set(err, STATUS_CANCELLED, "stopped; run it again to go on");
+}
+
 /* A file under way. */
 typedef struct Transfer {
     Get *get;
@@ -418,8 +426,8 @@ static Status get_fill(Get *g) {
 static Status get_run(Get *g) {
     TRY(get_check_space(g));
     while (g->n_done < g->list->n) {
-        if (g->progress->is_stopped && g->progress->is_stopped(g->progress->ctx))
-            return err_set(g->err, STATUS_CANCELLED, "stopped; run it again to go on");
+        if (get_is_stopped(g->source))
+            return get_stop(g->err);
         int n_running;
         TRY(get_fill(g));
         if (curl_multi_perform(g->multi, &n_running) != CURLM_OK ||
@@ -476,6 +484,16 @@ static size_t text_write(char *bytes, size_t size, size_t n, void *ctx) {
     return s->out->is_failed ? CURL_WRITEFUNC_ERROR : size * n;
 }
 
+/* Called by libcurl about once a second, and on every byte. */
+static int text_progress(void *ctx, curl_off_t total, curl_off_t done, curl_off_t up_total,
+                         curl_off_t up_done) {
+    UNUSED(total);
+    UNUSED(done);
+    UNUSED(up_total);
+    UNUSED(up_done);
+    return get_is_stopped(ctx); // not 0: the transfer ends
+}
+
 /* One attempt; *again: another may help. */
 static Status text_attempt(StrBuf *out, const PullSource *source, const char *url, size_t cap,
                            bool *again, Err *err) {
@@ -485,6 +503,9 @@ static Status text_attempt(StrBuf *out, const PullSource *source, const char *ur
     CURL *c = curl_easy_init();
     bool is_good = c && curl_setup(c, &headers, source, url) &&
                    curl_easy_setopt(c, CURLOPT_WRITEFUNCTION, text_write) == CURLE_OK &&
+                   curl_easy_setopt(c, CURLOPT_NOPROGRESS, 0L) == CURLE_OK &&
+                   curl_easy_setopt(c, CURLOPT_XFERINFOFUNCTION, text_progress) == CURLE_OK &&
+                   curl_easy_setopt(c, CURLOPT_XFERINFODATA, source) == CURLE_OK &&
                    curl_easy_setopt(c, CURLOPT_WRITEDATA, &sink) == CURLE_OK;
     if (!is_good) {
         curl_easy_cleanup(c);
@@ -497,6 +518,8 @@ static Status text_attempt(StrBuf *out, const PullSource *source, const char *ur
     curl_easy_getinfo(c, CURLINFO_RESPONSE_CODE, &code);
     curl_easy_cleanup(c);
     curl_slist_free_all(headers);
+    if (result == CURLE_ABORTED_BY_CALLBACK)
+        return get_stop(err);
     if (sink.is_over)
         return err_set(err, STATUS_TOO_LARGE, "%s: larger than %zu bytes", url, cap);
     if (result == CURLE_OK && code == 200)
@@ -507,6 +530,8 @@ static Status text_attempt(StrBuf *out, const PullSource *source, const char *ur
     if (code == 404)
         return err_set(err, STATUS_NOT_FOUND, "%s: not there (status 404)", url);
     *again = code == 0 || code == 429 || code >= 500 || (code == 200 && result != CURLE_OK);
+    if (code == 0)
+        return err_set(err, STATUS_IO, "%s: %s", url, curl_easy_strerror(result));
     return err_set(err, STATUS_IO, "%s: %s (status %ld)", url,
                    result == CURLE_OK ? "no usable answer" : curl_easy_strerror(result), code);
 }
@@ -515,6 +540,8 @@ Status pull_text(StrBuf *out, const PullSource *source, const char *url, size_t 
     Status status = STATUS_OK;
     for (int64_t i = 0; i <= source->n_tries; i++) {
         bool again;
+        if (get_is_stopped(source))
+            return get_stop(err);
         status = text_attempt(out, source, url, cap, &again, err);
         if (status == STATUS_OK || !again)
             return status;

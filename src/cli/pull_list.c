@@ -61,7 +61,8 @@ static bool repo_is_good(StrView repo) {
         if (!is_word && c != '/')
             return false;
     }
-    return n_slashes == 1 && str_find(repo, STR("..")) == SIZE_MAX && repo.len > 2 && repo.ptr[0] != '/' && repo.ptr[repo.len - 1] != '/';
+    return n_slashes == 1 && str_find(repo, STR("..")) == SIZE_MAX && repo.len > 2 &&
+           repo.ptr[0] != '/' && repo.ptr[repo.len - 1] != '/';
 }
 
 Status pull_name(PullList *out, const char *name, Err *err) {

@@ -23,10 +23,7 @@ static void pull_on_signal(int number) {
     pull_is_stopped = 1;
 }
 
-static bool pull_stopped(void *ctx) {
-    UNUSED(ctx);
-    return pull_is_stopped != 0;
-}
+static bool pull_stopped(void) { return pull_is_stopped != 0; }
 
 static void pull_report(void *ctx, uint64_t done, uint64_t total, int32_t n_done, int32_t n_files,
                         double seconds, uint64_t fetched) {
@@ -57,8 +54,9 @@ int verb_pull(const CliArgs *args) {
     PullSource source = {.hub = base,
                          .token = token && *token ? token : NULL,
                          .stall_s = args->stall ? args->stall : PULL_STALL_S,
-                         .n_tries = PULL_TRIES};
-    PullProgress progress = {pull_report, pull_stopped, NULL};
+                         .n_tries = PULL_TRIES,
+                         .is_stopped = pull_stopped};
+    PullProgress progress = {pull_report, NULL};
     struct sigaction action = {.sa_handler = pull_on_signal};
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);

@@ -81,16 +81,24 @@ static Status command_set_system(json_t *messages, const char *text, Err *err) {
 
 static Status command_system(Session *s, const char *arg, Err *err) {
     json_t *messages = NULL;
-    TRY(session_messages(s, &messages, err));
-    Status status = command_set_system(messages, arg, err);
+    StrBuf system = {0};
+    strbuf_append(&system, arg, strlen(arg));
+    Status status = strbuf_check(&system, err);
+    if (status == STATUS_OK)
+        status = session_messages(s, &messages, err);
+    if (status == STATUS_OK)
+        status = command_set_system(messages, arg, err);
     if (status == STATUS_OK)
         status = session_replace(s, messages, err);
     json_decref(messages);
-    TRY(status);
-    strbuf_clear(&s->system);
-    strbuf_append(&s->system, arg, strlen(arg));
+    if (status != STATUS_OK) {
+        strbuf_fini(&system);
+        return status;
+    }
+    strbuf_fini(&s->system);
+    s->system = system;
     session_note(s, *arg ? "system message set" : "no system message");
-    return strbuf_check(&s->system, err);
+    return STATUS_OK;
 }
 
 /* Index of the last message of this role; the number of messages when there is none. */

@@ -72,25 +72,26 @@ static Status session_take(Session *s, const json_t *v, const char *path, Err *e
         return err_set(err, STATUS_FORMAT,
                        "%s: expected a saved conversation or a list of messages, found %s", path,
                        json_is_object(v) ? "an object without messages" : json_type_text(v));
-    StrBuf before = s->tools;
-    s->tools = (StrBuf){0};
-    Status status = STATUS_OK;
-    if (tools)
-        status = json_print(&s->tools, tools, JSON_COMPACT, err);
+    StrBuf new_tools = {0}, system = {0}, old_tools = s->tools;
+    Status status = tools ? json_print(&new_tools, tools, JSON_COMPACT, err) : STATUS_OK;
+    const json_t *first = json_array_get(messages, 0);
+    if (str_equal(json_text(json_object_get(first, "role")), STR("system")))
+        strbuf_append_view(&system, json_text(json_object_get(first, "content")));
+    if (status == STATUS_OK)
+        status = strbuf_check(&system, err);
+    s->tools = new_tools; // the new conversation is made with them
     if (status == STATUS_OK)
         status = session_replace(s, messages, err);
     if (status != STATUS_OK) {
         err_prefix(err, "%s", path);
-        strbuf_fini(&s->tools);
-        s->tools = before;
+        s->tools = old_tools;
+        strbuf_fini(&new_tools);
+        strbuf_fini(&system);
         return status;
     }
-    strbuf_fini(&before);
-    strbuf_clear(&s->system);
-    const json_t *first = json_array_get(messages, 0);
-    StrView role = json_text(json_object_get(first, "role"));
-    if (str_equal(role, STR("system")))
-        strbuf_append_view(&s->system, json_text(json_object_get(first, "content")));
+    strbuf_fini(&old_tools);
+    strbuf_fini(&s->system);
+    s->system = system;
     return STATUS_OK;
 }
 

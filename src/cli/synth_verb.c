@@ -95,24 +95,22 @@ static Status routing_measure(Routing *r, const CliArgs *args, Err *err) {
     return status;
 }
 
-static void synth_report(const CliArgs *args, const Routing *r) {
+static Status synth_report(const CliArgs *args, const Routing *r, Err *err) {
     if (args->is_json) {
-        json_t *v = json_pack("{s:s, s:s, s:i, s:i}", "folder", args->out, "shape", args->shape,
-                              "layers", r->n_layers, "experts", r->n_experts);
+        json_t *v = json_pack("{s:o, s:s, s:i, s:i}", "folder", json_clean_string(args->out),
+                              "shape", args->shape, "layers", r->n_layers, "experts", r->n_experts);
         if (r->is_measured) {
             json_object_set_new(v, "experts_used_least", json_integer(r->least_used));
             json_object_set_new(v, "fullest_over_mean", json_real(r->fullest));
         }
-        json_dumpf(v, stdout, 0);
-        printf("\n");
-        json_decref(v);
-        return;
+        return ui_print_json(v, 0, err);
     }
     printf("%s: shape %s, %d layers\n", args->out, args->shape, r->n_layers);
     if (r->is_measured)
         printf("routing of %d tokens: at least %d of %d experts used in every layer, fullest "
                "expert %.2f times the mean\n",
                PROBE, r->least_used, r->n_experts, r->fullest);
+    return STATUS_OK;
 }
 
 int verb_synth(const CliArgs *args) {
@@ -137,7 +135,7 @@ int verb_synth(const CliArgs *args) {
     if (status == STATUS_OK)
         status = routing_measure(&routing, args, &err);
     if (status == STATUS_OK)
-        synth_report(args, &routing);
+        status = synth_report(args, &routing, &err);
     mem_free(routing.counts);
     return status == STATUS_OK ? ui_finish("synth") : ui_fail("synth", &err);
 }

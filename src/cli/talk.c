@@ -33,6 +33,12 @@ static void talk_log(void *context, LilyLogLevel level, const char *line) {
 
 Status talk_open(LilyModel **out, const CliArgs *args, int32_t n_snapshots, Err *err) {
     LilyError error;
+    const char *spec = model_spec(args);
+    if (!args->model && !strcmp(spec, MODEL_FALLBACK))
+        log_printf(&UI_LOG, LOG_WARNING,
+                   "no model beside the program: %s is random and its words mean nothing; -m names "
+                   "a folder",
+                   spec);
     LilyModelOptions o = {.size = sizeof o,
                           .backend = args->backend,
                           .cpu_mask = args->mask,
@@ -46,7 +52,7 @@ Status talk_open(LilyModel **out, const CliArgs *args, int32_t n_snapshots, Err 
                           .log = talk_log,
                           .progress = UI_PROGRESS.report,
                           .progress_context = UI_PROGRESS.ctx};
-    if (lily_model_open(out, model_spec(args), &o, &error) != LILY_OK)
+    if (lily_model_open(out, spec, &o, &error) != LILY_OK)
         return talk_fail(err, &error);
     return STATUS_OK;
 }

@@ -71,10 +71,7 @@ int verb_detokenize(const CliArgs *args) {
     if (status == STATUS_OK)
         status = tokenizer_decode(t, &text, ids, (size_t)n, args->is_skip_special, &err);
     if (status == STATUS_OK && args->is_json) {
-        json_t *v = json_stringn(text.ptr ? text.ptr : "", text.len);
-        json_dumpf(v, stdout, JSON_ENCODE_ANY);
-        printf("\n");
-        json_decref(v);
+        status = ui_print_json(json_stringn(text.ptr ? text.ptr : "", text.len), 0, &err);
     } else if (status == STATUS_OK) {
         fwrite(text.ptr, 1, text.len, stdout);
     }
@@ -147,6 +144,8 @@ static Status text_messages(json_t **messages, json_t **tools, const CliArgs *ar
 }
 
 int verb_template(const CliArgs *args) {
+    if (args->is_thinking && args->is_no_think)
+        return ui_usage("template", "--thinking and --no-think exclude each other");
     Err err = {0};
     json_t *messages = NULL, *tools = NULL;
     ChatPrompt prompt = {0};
@@ -163,9 +162,7 @@ int verb_template(const CliArgs *args) {
         json_t *v =
             json_pack("{s:s%, s:s, s:b}", "text", prompt.text.ptr, prompt.text.len, "family",
                       chat_family_name(family), "is_thinking_open", prompt.is_thinking_open);
-        json_dumpf(v, stdout, 0);
-        printf("\n");
-        json_decref(v);
+        status = ui_print_json(v, 0, &err);
     } else if (status == STATUS_OK) {
         fwrite(prompt.text.ptr, 1, prompt.text.len, stdout);
     }

@@ -52,6 +52,15 @@ static void ui_progress(void *ctx, const char *what, uint64_t done, uint64_t tot
 const Log UI_LOG = {ui_log, NULL};
 const Progress UI_PROGRESS = {ui_progress, NULL};
 
+Status ui_print_json(json_t *v, size_t flags, Err *err) {
+    if (!v)
+        return err_memory(err, "the JSON result", 0);
+    json_dumpf(v, stdout, flags | JSON_ENCODE_ANY); // ui_finish tells a failed write
+    printf("\n");
+    json_decref(v);
+    return STATUS_OK;
+}
+
 int ui_finish(const char *verb) {
     if (fflush(stdout) == 0 && !ferror(stdout))
         return 0;

@@ -10,6 +10,7 @@
 
 int verb_generate(const CliArgs *args);
 int verb_chat(const CliArgs *args);
+int verb_serve(const CliArgs *args);
 int verb_bench(const CliArgs *args);
 int verb_eval(const CliArgs *args);
 int verb_logits(const CliArgs *args);

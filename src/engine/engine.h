@@ -96,10 +96,11 @@ typedef struct SeqRequest {
  * STATUS_INVALID naming the field, STATUS_MEMORY. */
 NODISCARD Status engine_add(Engine *e, const SeqRequest *request, SeqSink sink, Seq **out,
                             Err *err);
-/* Whether engine_add would take the request: the same refusals but for STATUS_MEMORY. Any thread. */
+/* Whether engine_add would take the request: the same refusals but for STATUS_MEMORY. Any thread.
+ */
 NODISCARD Status engine_check(const Engine *e, const SeqRequest *request, Err *err);
-/* Holds a sequence back, so that it is in no further step until it is let go on; one that runs gives
- * its place to others who wait (its ids are read again later). Not from inside a sink. */
+/* Holds a sequence back, so that it is in no further step until it is let go on; one that runs
+ * gives its place to others who wait (its ids are read again later). Not from inside a sink. */
 void engine_pause(Engine *e, Seq *seq, bool is_paused);
 /* Ends a sequence as soon as no step in flight holds it: at once, or inside the next engine_step.
  */

@@ -15,7 +15,6 @@ enum {
     PLAN_MIXED_DEFAULT = 256,  // rows: about as long as three decode steps on a CPU
     PLAN_SEQS_MAX = 1024,
     PLAN_CACHE_MAX = 1 << 16,
-
 };
 
 BackendPlan engine_backend_plan(const EnginePlan *plan, const EngineOptions *options) {
@@ -70,6 +69,7 @@ Status engine_plan(EnginePlan *out, const Weights *w, const EngineOptions *optio
     };
     int32_t ctx = options->ctx_tok ? options->ctx_tok : min_i32(PLAN_CTX_DEFAULT, c->max_positions);
     int32_t chunk = options->chunk_tok ? options->chunk_tok : PLAN_CHUNK_DEFAULT;
+    chunk = min_i32(chunk, ctx); // no step can have more rows: scratch for them would be lost
     plan.chunk_tok = (int32_t)round_up_size((size_t)chunk, RECUR_CHUNK);
     int32_t mixed = options->mixed_tok ? options->mixed_tok : PLAN_MIXED_DEFAULT;
     plan.mixed_tok = min_i32((int32_t)round_up_size((size_t)mixed, RECUR_CHUNK), plan.chunk_tok);

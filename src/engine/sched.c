@@ -45,8 +45,8 @@ static bool sched_is_being_read(const Engine *e, const Seq *seq) {
         return false;
     for (int32_t i = 0; i < e->plan.max_seqs; i++) {
         const Seq *a = e->active[i];
-        if (a && !a->is_cancelled && !a->is_paused && a->space == seq->space && a->n_known == a->n_prompt &&
-            a->n_prompt == seq->n_prompt &&
+        if (a && !a->is_cancelled && !a->is_paused && a->space == seq->space &&
+            a->n_known == a->n_prompt && a->n_prompt == seq->n_prompt &&
             memcmp(a->ids, seq->ids, (size_t)seq->n_prompt * sizeof *seq->ids) == 0)
             return true;
     }

@@ -25,7 +25,7 @@ struct Turn {
     TokenIds closing; // what closes a thinking block by force
     TokenIds prompt;  // until the sequence is added, which copies it
     SeqRequest request;
-    Status status;    // first failure inside a callback
+    Status status; // first failure inside a callback
     Err err;
     TurnSink sink;
     void *ctx;

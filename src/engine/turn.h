@@ -80,8 +80,8 @@ typedef struct TurnRequest {
 NODISCARD Status turn_start(Turn **out, const TurnModel *model, const TurnRequest *request,
                             TurnSink sink, void *ctx, Err *err);
 /* The two halves of turn_start, for an owner whose engine has a thread of its own. turn_prepare
- * renders, encodes and counts, on any thread (the engine must stay open); turn_run adds the sequence
- * on the engine's thread, turn_discard frees a turn that was not run.
+ * renders, encodes and counts, on any thread (the engine must stay open); turn_run adds the
+ * sequence on the engine's thread, turn_discard frees a turn that was not run.
  *
  * request->tools is kept until TURN_END, and so is request->sample.bias until turn_run.
  * turn_prepare  Returns what turn_start returns.

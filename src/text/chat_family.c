@@ -67,7 +67,7 @@ static Status chat_family_from_jinja(ChatFamily *out, const char *dir, const Log
     char *path = file_join(dir, "chat_template.jinja");
     if (!path)
         return err_memory(err, "path", strlen(dir));
-    Status status = file_read_all(&text, path, LIMIT_TEMPLATE_BYTES, err);
+    Status status = file_read_regular(&text, path, LIMIT_TEMPLATE_BYTES, err);
     if (status == STATUS_OK)
         chat_family_settle(out, strbuf_view(&text), path, log);
     strbuf_fini(&text);
@@ -77,10 +77,14 @@ static Status chat_family_from_jinja(ChatFamily *out, const char *dir, const Log
 
 static Status chat_family_from_config(ChatFamily *out, const char *dir, const Log *log, Err *err) {
     json_t *config = NULL;
+    StrBuf file = {0};
     char *path = file_join(dir, "tokenizer_config.json");
     if (!path)
         return err_memory(err, "path", strlen(dir));
-    Status status = json_read_file(&config, path, LIMIT_TOKENIZER_BYTES, err);
+    Status status = file_read_regular(&file, path, LIMIT_TOKENIZER_BYTES, err);
+    if (status == STATUS_OK)
+        status = json_read(&config, strbuf_view(&file), path, err);
+    strbuf_fini(&file);
     StrView text = chat_family_config_template(config);
     if (status == STATUS_OK && text.ptr)
         chat_family_settle(out, text, path, log);

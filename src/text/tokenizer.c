@@ -103,7 +103,7 @@ static Status tokenizer_folder_read(TokenizerFolder *f, const char *dir, int i, 
         return err_memory(err, name, strlen(dir));
     f->files[i].name = f->paths[i];
     Err local = {0};
-    Status status = file_read_all(&f->bufs[i], f->paths[i], LIMIT_TOKENIZER_BYTES, &local);
+    Status status = file_read_regular(&f->bufs[i], f->paths[i], LIMIT_TOKENIZER_BYTES, &local);
     if (status == STATUS_NOT_FOUND && may_miss)
         return STATUS_OK;
     if (status != STATUS_OK)

@@ -37,23 +37,6 @@ struct WireAnswer {
     Err failure; // of the first choice that failed
 };
 
-Status wire_answer_open(WireAnswer **out, const WireRequest *request, const WireIdentity *identity,
-                        const Tokenizer *tokenizer, Err *err) {
-    WireAnswer *a = mem_zalloc(1, sizeof *a);
-    if (!a)
-        return err_memory(err, "answer", sizeof *a);
-    a->request = request;
-    a->identity = identity;
-    a->tokenizer = tokenizer;
-    a->n_choices = request->n_choices * (request->form == WIRE_CHAT ? 1 : request->n_prompts);
-    for (int32_t i = 0; i < a->n_choices; i++) {
-        a->choices[i].calls = json_array();
-        a->choices[i].logprobs = json_array();
-    }
-    *out = a;
-    return STATUS_OK;
-}
-
 void wire_answer_close(WireAnswer *a) {
     if (!a)
         return;
@@ -68,6 +51,29 @@ void wire_answer_close(WireAnswer *a) {
     mem_free(a);
 }
 
+Status wire_answer_open(WireAnswer **out, const WireRequest *request, const WireIdentity *identity,
+                        const Tokenizer *tokenizer, Err *err) {
+    WireAnswer *a = mem_zalloc(1, sizeof *a);
+    if (!a)
+        return err_memory(err, "answer", sizeof *a);
+    a->request = request;
+    a->identity = identity;
+    a->tokenizer = tokenizer;
+    a->n_choices = request->n_choices * (request->form == WIRE_CHAT ? 1 : request->n_prompts);
+    bool is_good = true;
+    for (int32_t i = 0; i < a->n_choices; i++) {
+        a->choices[i].calls = json_array();
+        a->choices[i].logprobs = json_array();
+        is_good = is_good && a->choices[i].calls && a->choices[i].logprobs;
+    }
+    if (!is_good) {
+        wire_answer_close(a);
+        return err_memory(err, "answer", sizeof *a);
+    }
+    *out = a;
+    return STATUS_OK;
+}
+
 static const char *finish_name(TurnFinish finish) {
     static const char *const names[] = {[FINISH_STOP] = "stop",
                                         [FINISH_LENGTH] = "length",
@@ -79,10 +85,15 @@ static const char *finish_name(TurnFinish finish) {
 
 static json_t *text_json(StrView s) { return json_stringn(s.ptr ? s.ptr : "", s.len); }
 
-/* Appends v as one compact JSON text; STATUS_MEMORY when a part of it could not be made. */
+/* Appends v as one compact JSON text; STATUS_MEMORY when a part of it could not be made: whoever
+ * builds a value calls json_take_alloc_failure before. */
 static Status json_append(StrBuf *out, json_t *v, const char *before, const char *after, Err *err) {
     char *text = v ? json_dumps(v, JSON_COMPACT) : NULL;
     json_decref(v);
+    if (json_take_alloc_failure()) {
+        mem_free(text);
+        text = NULL;
+    }
     if (!text)
         return err_set(err, STATUS_MEMORY, "out of memory: the answer's JSON");
     strbuf_printf(out, "%s", before);
@@ -354,6 +365,7 @@ static Status answer_echo(WireAnswer *a, int32_t index, StrBuf *out, Err *err) {
 Status wire_answer_event(WireAnswer *a, int32_t choice, const TurnEvent *event, StrBuf *out,
                          Err *err) {
     Choice *c = &a->choices[choice];
+    (void)json_take_alloc_failure(); // of somebody else
     if (a->request->form == WIRE_COMPLETIONS)
         TRY(answer_echo(a, choice, out, err));
     else if (a->request->is_stream)
@@ -372,7 +384,11 @@ Status wire_answer_event(WireAnswer *a, int32_t choice, const TurnEvent *event, 
     if (a->request->is_stream)
         return stream_event(a, choice, event, out, err);
     whole_event(a, choice, event);
-    return strbuf_check(c->content.is_failed ? &c->content : &c->arguments, err);
+    if (json_take_alloc_failure())
+        return err_set(err, STATUS_MEMORY, "out of memory: the answer's JSON");
+    TRY(strbuf_check(&c->content, err));
+    TRY(strbuf_check(&c->reasoning, err));
+    return strbuf_check(&c->arguments, err);
 }
 
 bool wire_answer_is_whole(const WireAnswer *a) { return a->n_ended == a->n_choices; }
@@ -383,6 +399,7 @@ const Err *wire_answer_failure(const WireAnswer *a) {
 
 Status wire_answer_finish(WireAnswer *a, StrBuf *out, Err *err) {
     bool is_chat = a->request->form == WIRE_CHAT;
+    (void)json_take_alloc_failure(); // of somebody else
     if (!a->request->is_stream) {
         json_t *v = answer_head(a, is_chat ? "chat.completion" : "text_completion");
         json_t *choices = json_array();

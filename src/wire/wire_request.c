@@ -40,6 +40,7 @@ static const char *const COMMON_FIELDS[] = {"model",
                                             "metadata",
                                             "store",
                                             "service_tier",
+                                            "ignore_eos",
                                             "prompt_cache_key",
                                             "safety_identifier"};
 static const char *const CHAT_FIELDS[] = {
@@ -171,6 +172,7 @@ static Status request_common(WireRequest *r, const Generation *defaults, int32_t
     TRY(field_int(&max_tokens, r->body, "max_tokens", 1, LIMIT_CONTEXT, fault));
     if (r->form == WIRE_CHAT)
         TRY(field_int(&max_tokens, r->body, "max_completion_tokens", 1, LIMIT_CONTEXT, fault));
+    TRY(field_bool(&r->turn.is_past_end, r->body, "ignore_eos", fault));
     TRY(field_text(&r->user, r->body, "user", fault));
     TRY(field_text(&r->cache_key, r->body, "prompt_cache_key", fault));
     const json_t *options = field_get(r->body, "stream_options");
@@ -220,6 +222,8 @@ static Status request_thinking(WireRequest *r, WireFault *fault) {
                            (int)min_size(effort.len, 40), effort.ptr);
     TRY(field_int(&budget, r->body, "thinking_budget", -1, LIMIT_CONTEXT, fault));
     TRY(field_int(&budget, r->body, "reasoning_budget", -1, LIMIT_CONTEXT, fault));
+    if (chat->enable_thinking == 0)
+        budget = 0; // a block that the model opens by itself is closed at once
     r->turn.thinking_budget = (int32_t)budget;
     return STATUS_OK;
 }

@@ -6,7 +6,6 @@
 
 #include "base/mem.h"
 
-
 /* Appends v's text and frees both. */
 static Status tokens_append(StrBuf *out, json_t *v, Err *err) {
     char *text = v ? json_dumps(v, JSON_COMPACT) : NULL;

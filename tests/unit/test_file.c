@@ -3,14 +3,18 @@
  *
  * Path:     make unit.
  * Owns:     a temporary folder.  Thread: one. */
-#define _POSIX_C_SOURCE 200809L
+#define _GNU_SOURCE // O_TMPFILE
 #include "base/file.h"
 #include "base/mem.h"
 #include "unit.h"
 
 #include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static char folder[64];
@@ -103,20 +107,98 @@ static void test_each_failing_call_leaves_nothing(void **state) {
     mem_free(path);
 }
 
+/* The disk is full for a process at its file size limit. */
 static void test_full_disk(void **state) {
     UNUSED(state);
     Err err = {0};
-    if (access("/dev/full", W_OK) != 0)
-        skip();
-    // The temporary name is made beside the target, so the target's own folder must be writable;
-    // a link puts the bytes on the full device.
     char *path = file_join(folder, "c");
-    char part[128];
-    snprintf(part, sizeof part, "%s.%ld.part", path, (long)getpid());
-    assert_int_equal(symlink("/dev/full", part), 0);
-    assert_int_equal(write_file(path, &err), STATUS_IO);
-    assert_non_null(strstr(err.text, "No space left"));
+    struct rlimit before, small = {.rlim_cur = 3};
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    small.rlim_max = before.rlim_max;
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    Status status = write_file(path, &err);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    assert_int_equal(status, STATUS_IO);
+    assert_non_null(strstr(err.text, "File too large"));
     assert_int_equal(n_entries(), 0);
+    mem_free(path);
+}
+
+static void test_devices_and_folders_are_not_replaced(void **state) {
+    UNUSED(state);
+    Err err = {0};
+    char *path = file_join(folder, "pipe");
+    assert_int_equal(mkfifo(path, 0600), 0); // what /dev/null is for root, without being root
+    assert_int_equal(write_file(path, &err), STATUS_INVALID);
+    assert_non_null(strstr(err.text, "found a special file"));
+    struct stat st;
+    assert_int_equal(stat(path, &st), 0);
+    assert_true(S_ISFIFO(st.st_mode));
+    unlink(path);
+    assert_int_equal(write_file(folder, &err), STATUS_INVALID);
+    assert_non_null(strstr(err.text, "found a folder"));
+    assert_int_equal(write_file("", &err), STATUS_INVALID);
+    mem_free(path);
+}
+
+/* A killed writer leaves nothing where the file system has files without a name. */
+static void test_kill_leaves_nothing(void **state) {
+    UNUSED(state);
+    int probe = -1;
+#ifdef O_TMPFILE
+    probe = open(folder, O_WRONLY | O_TMPFILE, 0600);
+#endif
+    if (probe < 0)
+        skip();
+    close(probe);
+    Err err = {0};
+    char *path = file_join(folder, "d");
+    pid_t child = fork();
+    if (child == 0) {
+        FileWriter *w = NULL;
+        if (file_writer_open(&w, path, &err) == STATUS_OK &&
+            file_writer_append(w, "half", 4, &err) == STATUS_OK)
+            raise(SIGKILL);
+        _exit(1);
+    }
+    int how = 0;
+    assert_int_equal(waitpid(child, &how, 0), child);
+    assert_true(WIFSIGNALED(how) && WTERMSIG(how) == SIGKILL);
+    assert_int_equal(n_entries(), 0);
+    mem_free(path);
+}
+
+/* What lay there is replaced, also under a stale temporary name that links elsewhere. */
+static void test_replaces_and_follows_no_link(void **state) {
+    UNUSED(state);
+    Err err = {0};
+    char *path = file_join(folder, "e"), *other = file_join(folder, "other");
+    char part[160];
+    snprintf(part, sizeof part, "%s.%ld.part", path, (long)getpid());
+    assert_int_equal(write_file(path, &err), STATUS_OK);
+    assert_int_equal(symlink(other, part), 0);
+    assert_int_equal(write_file(path, &err), STATUS_OK);
+    assert_int_not_equal(access(other, F_OK), 0);
+    StrBuf text = {0};
+    assert_int_equal(file_read_regular(&text, path, 100, &err), STATUS_OK);
+    assert_string_equal(text.ptr, "Jello world");
+    assert_int_equal(n_entries(), 1);
+    strbuf_fini(&text);
+    unlink(path);
+    mem_free(path);
+    mem_free(other);
+}
+
+static void test_regular_files_alone(void **state) {
+    UNUSED(state);
+    Err err = {0};
+    StrBuf text = {0};
+    char *path = file_join(folder, "pipe");
+    assert_int_equal(mkfifo(path, 0600), 0);
+    assert_int_equal(file_read_regular(&text, path, 100, &err), STATUS_FORMAT); // does not wait
+    assert_non_null(strstr(err.text, "expected a regular file"));
+    unlink(path);
     mem_free(path);
 }
 
@@ -125,6 +207,10 @@ int main(void) {
         cmocka_unit_test(test_write_then_read),
         cmocka_unit_test(test_each_failing_call_leaves_nothing),
         cmocka_unit_test(test_full_disk),
+        cmocka_unit_test(test_devices_and_folders_are_not_replaced),
+        cmocka_unit_test(test_kill_leaves_nothing),
+        cmocka_unit_test(test_replaces_and_follows_no_link),
+        cmocka_unit_test(test_regular_files_alone),
     };
     return cmocka_run_group_tests(tests, make_folder, drop_folder);
 }

@@ -69,11 +69,39 @@ static void a_failed_allocation_is_never_a_value(void **state) {
     }
 }
 
+static void printed_text_reads_back_and_memory_failures_show(void **state) {
+    UNUSED(state);
+    Err err = {0};
+    json_t *v = NULL;
+    assert_int_equal(json_read(&v, view("{\"a\":[1,\"b\\u0000c\",null]}"), "x", &err), STATUS_OK);
+    StrBuf text = {0};
+    assert_int_equal(json_print(&text, v, JSON_COMPACT, &err), STATUS_OK);
+    assert_int_equal(json_print(&text, json_array_get(json_object_get(v, "a"), 0), 0, &err),
+                     STATUS_OK); // any value, appended
+    assert_string_equal(text.ptr, "{\"a\":[1,\"b\\u0000c\",null]}1");
+    strbuf_fini(&text);
+    int n_failed = 0;
+    for (int i = 0;; i++) {
+        text = (StrBuf){0};
+        mem_fail_after(i);
+        Status status = json_print(&text, v, 0, &err);
+        mem_fail_after(-1);
+        strbuf_fini(&text);
+        if (status == STATUS_OK)
+            break;
+        assert_int_equal(status, STATUS_MEMORY);
+        n_failed++;
+    }
+    assert_true(n_failed > 0);
+    json_decref(v);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(faults_name_file_and_place),
         cmocka_unit_test(nested_200000_deep_is_refused),
         cmocka_unit_test(a_failed_allocation_is_never_a_value),
+        cmocka_unit_test(printed_text_reads_back_and_memory_failures_show),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,6 +8,7 @@
 #include "base/bf16.h"
 #include "base/checked.h"
 #include "base/mem.h"
+#include "base/vec.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -18,9 +19,9 @@ enum { PIECE_BYTES = 1 << 20 }; // codes read at once: long enough to stream, sm
 
 /* ---- one strip ---- */
 
-/* The nibbles 0..3 of a word of 8 codes into the low halves of four bytes, 4..7 into the high. */
-static uint32_t spread_q4(uint32_t word) {
-    uint32_t low = word & 0xffffu, high = word >> 16;
+/* In each word of 8 codes: nibbles 0..3 into the low halves of four bytes, 4..7 into the high. */
+static U32x4 spread_q4(U32x4 words) {
+    U32x4 low = words & 0xffffu, high = words >> 16;
     low = (low | low << 8) & 0x00ff00ffu;
     low = (low | low << 4) & 0x0f0f0f0fu;
     high = (high | high << 8) & 0x00ff00ffu;
@@ -28,26 +29,40 @@ static uint32_t spread_q4(uint32_t word) {
     return low | high << 4;
 }
 
+/* Lanes r..r + 3 of all lines of a tile from four rows of words. */
+static void pack_lanes(uint32_t *lines, const uint32_t *const rows[4], int32_t n_lines,
+                       int32_t bits) {
+    for (int32_t c = 0; c < n_lines; c += 4, lines += 4 * STRIP_ROWS) {
+        U32x4 m[4];
+        for (int i = 0; i < 4; i++) {
+            U32x4 words = vec_load_u32(rows[i] + c);
+            m[i] = bits == 4 ? spread_q4(words) : words;
+        }
+        vec_transpose_u32(m);
+        for (int i = 0; i < 4; i++)
+            vec_store_u32(lines + i * STRIP_ROWS, m[i]);
+    }
+}
+
 void cpu_pack_strip(uint8_t *strip, const uint32_t *q, const uint16_t *scale, const uint16_t *bias,
                     int32_t n_rows, int32_t n_groups, int32_t bits, int32_t group) {
+    static const uint32_t no_codes[GROUP_INPUTS / 4] = {0};
     int32_t n_lines = bits == 4 ? GROUP_INPUTS / 8 : GROUP_INPUTS / 4;
     size_t bytes = tile_bytes(bits), row_words = (size_t)n_groups * (size_t)n_lines;
     size_t per = (size_t)group / GROUP_INPUTS, row_scales = (size_t)n_groups / per;
-    if (n_rows < STRIP_ROWS)
-        memset(strip, 0, bytes * (size_t)n_groups);
     for (size_t g = 0; g < (size_t)n_groups; g++, strip += bytes) {
-        uint32_t *lines = (uint32_t *)strip;
+        for (int32_t r = 0; r < STRIP_ROWS; r += 4) {
+            const uint32_t *rows[4];
+            for (int32_t i = 0; i < 4; i++)
+                rows[i] = r + i < n_rows ? q + (size_t)(r + i) * row_words + g * (size_t)n_lines
+                                         : no_codes;
+            pack_lanes((uint32_t *)strip + r, rows, n_lines, bits);
+        }
         uint16_t *scales = (uint16_t *)(strip + bytes - TILE_SCALES);
-        for (int32_t r = 0; r < n_rows; r++) {
-            const uint32_t *from = q + (size_t)r * row_words + g * (size_t)n_lines;
-            if (bits == 4)
-                for (int32_t c = 0; c < GROUP_INPUTS / 8; c++)
-                    lines[c * STRIP_ROWS + r] = spread_q4(from[c]);
-            else
-                for (int32_t c = 0; c < GROUP_INPUTS / 4; c++)
-                    lines[c * STRIP_ROWS + r] = from[c];
-            scales[r] = scale[(size_t)r * row_scales + g / per];
-            scales[STRIP_ROWS + r] = bias[(size_t)r * row_scales + g / per];
+        for (int32_t r = 0; r < STRIP_ROWS; r++) {
+            size_t at = (size_t)r * row_scales + g / per;
+            scales[r] = r < n_rows ? scale[at] : 0;
+            scales[STRIP_ROWS + r] = r < n_rows ? bias[at] : 0;
         }
     }
 }

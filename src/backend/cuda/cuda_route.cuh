@@ -16,14 +16,15 @@ FN float order_value(uint32_t key) {
     return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
 }
 
-/* The top_k largest of n_experts logits, ties to the lower id, and their softmax. */
+/* The top_k largest of n_experts logits, ties to the lower id, and their softmax. The logits are
+ * read past the first-level cache: other blocks of the same kernel may have written them. */
 template <int PER_LANE> FN void route_row(const CudaRoute &a, int32_t row, int lane) {
     const float *logits = a.logits + (int64_t)row * a.ld;
     uint32_t key[PER_LANE];
 #pragma unroll
     for (int i = 0; i < PER_LANE; i++) {
         int32_t e = i * 32 + lane;
-        key[i] = e < a.n_experts ? order_key(logits[e]) : 0; // 0 is below every number's key
+        key[i] = e < a.n_experts ? order_key(__ldcg(logits + e)) : 0; // 0: below every number's
     }
     float top = 0.0f, mine = 0.0f, sum = 0.0f;
     for (int32_t c = 0; c < a.top_k; c++) {
@@ -52,7 +53,7 @@ template <int PER_LANE> FN void route_row(const CudaRoute &a, int32_t row, int l
     if (!a.is_norm) { // softmax over all experts
         sum = 0.0f;
         for (int32_t e = lane; e < a.n_experts; e += 32)
-            sum += expf(logits[e] - top);
+            sum += expf(__ldcg(logits + e) - top);
         sum = warp_sum(sum);
     }
     if (lane < a.top_k)

@@ -148,11 +148,16 @@ static void recur_avx512_gram(float *kk, float *qk, const float *q, const float 
 }
 
 /* a[j] = e^{last - total[j]} for j < n, 0 from there to the next multiple of 16. */
-static void decays(float *a, const float *total, float last, int32_t n) {
+static void decays(float *a, const double *total, double last, int32_t n) {
+    for (int32_t j = 0; j < n; j += 8) {
+        __mmask8 mask = n - j >= 8 ? 0xff : (__mmask8)((1u << (n - j)) - 1);
+        __m512d g = _mm512_sub_pd(_mm512_set1_pd(last), _mm512_maskz_loadu_pd(mask, total + j));
+        _mm256_storeu_ps(a + j, _mm512_cvtpd_ps(g));
+    }
     for (int32_t j = 0; j < n; j += 16) {
         __mmask16 mask = n - j >= 16 ? 0xffff : (__mmask16)((1u << (n - j)) - 1);
-        __m512 g = _mm512_sub_ps(_mm512_set1_ps(last), _mm512_maskz_loadu_ps(mask, total + j));
-        _mm512_storeu_ps(a + j, _mm512_maskz_mov_ps(mask, exp_ps(g)));
+        _mm512_storeu_ps(a + j,
+                         _mm512_maskz_mov_ps(mask, exp_ps(_mm512_maskz_loadu_ps(mask, a + j))));
     }
 }
 
@@ -177,13 +182,15 @@ static void chunk_token(float *d, float *o, const float *v, float decay, float b
 static void recur_avx512_chunk(float *s, float *o, const float *q, const float *k, const float *v,
                                const float *g, const float *beta, const float *kk, const float *qk,
                                int32_t m, void *scratch) {
-    float *d = scratch, *kt = d + C * W, *row = kt + W * C, *total = row + C, *factor = total + C;
-    float *decay = factor + C, sum = 0.0f;
-    for (int32_t i = 0; i < m; i++)
-        total[i] = sum += g[i];
-    for (int32_t i = 0; i < m; i += 16) { // e^{G_i}; what lies behind m is never read
+    float *d = scratch, *kt = d + C * W, *row = kt + W * C, *factor = row + C, *decay = factor + C;
+    double *total = (double *)(decay + C), sum = 0.0;
+    for (int32_t i = 0; i < m; i++) {
+        total[i] = sum += (double)g[i];
+        decay[i] = (float)sum;
+    }
+    for (int32_t i = 0; i < m; i += 16) { // e^{G_i}; what lies behind m is never used
         __mmask16 mask = m - i >= 16 ? 0xffff : (__mmask16)((1u << (m - i)) - 1);
-        _mm512_storeu_ps(decay + i, exp_ps(_mm512_maskz_loadu_ps(mask, total + i)));
+        _mm512_storeu_ps(decay + i, exp_ps(_mm512_maskz_loadu_ps(mask, decay + i)));
     }
     memset(d, 0, sizeof(float) * (size_t)m * W);
     memset(o, 0, sizeof(float) * (size_t)m * W);
@@ -205,7 +212,9 @@ static void recur_avx512_chunk(float *s, float *o, const float *q, const float *
     gemm_add(s, W, kt, C, d, W, W, W, m);
 }
 
-static size_t recur_avx512_chunk_scratch_bytes(void) { return sizeof(float) * (2 * C * W + 4 * C); }
+static size_t recur_avx512_chunk_scratch_bytes(void) {
+    return sizeof(float) * (2 * C * W + 3 * C) + sizeof(double) * C;
+}
 
 static void recur_avx512_gate(float *y, const float *o, const float *gain, const float *z,
                               ptrdiff_t ldz, float eps, int32_t m) {

@@ -92,26 +92,27 @@ static void recur_generic_gram(float *kk, float *qk, const float *q, const float
  *   D_i = beta_i (v_i - e^{G_i} S^T k_i) - sum_{j<i} beta_i e^{G_i - G_j} (k_i . k_j) D_j
  *   O_i = e^{G_i} S^T q_i + sum_{j<=i} e^{G_i - G_j} (q_i . k_j) D_j
  *   S   = e^{G_m} S + sum_j e^{G_m - G_j} k_j D_j^T
- * Exponents are differences that are <= 0; e^{-G} is never formed.
+ * Exponents are differences that are <= 0; e^{-G} is never formed. The sums are f64: behind a decay
+ * of e^-1000 the differences of f32 sums would be off by 1e-4.
  * Source: MODEL.md, chunked form of the gated delta rule. */
 static void recur_generic_chunk(float *s, float *o, const float *q, const float *k, const float *v,
                                 const float *g, const float *beta, const float *kk, const float *qk,
                                 int32_t m, void *scratch) {
-    float *d = scratch, *kt = d + C * W, *row = kt + W * C, *total = row + C, *factor = total + C;
-    float sum = 0.0f;
+    float *d = scratch, *kt = d + C * W, *row = kt + W * C, *factor = row + C;
+    double *total = (double *)(factor + C), sum = 0.0;
     for (int32_t i = 0; i < m; i++)
-        total[i] = sum += g[i];
+        total[i] = sum += (double)g[i];
     memset(d, 0, sizeof(float) * (size_t)m * W);
     memset(o, 0, sizeof(float) * (size_t)m * W);
     gemm_add(d, W, k, W, s, W, m, W, W);
     gemm_add(o, W, q, W, s, W, m, W, W);
     for (int32_t i = 0; i < m; i++) {
-        float decay = math_exp(total[i]);
+        float decay = math_exp((float)total[i]);
         float *di = d + i * W, *oi = o + i * W;
         for (int j = 0; j < W; j++)
             di[j] = beta[i] * (v[i * W + j] - decay * di[j]);
         for (int32_t j = 0; j <= i; j++)
-            factor[j] = math_exp(total[i] - total[j]);
+            factor[j] = math_exp((float)(total[i] - total[j]));
         for (int32_t j = 0; j < i; j++)
             row[j] = -beta[i] * factor[j] * kk[i * C + j];
         gemm_add_row(di, row, d, W, W, i);
@@ -121,9 +122,9 @@ static void recur_generic_chunk(float *s, float *o, const float *q, const float 
             oi[j] *= decay;
         gemm_add_row(oi, row, d, W, W, i + 1);
     }
-    float decay = math_exp(sum);
+    float decay = math_exp((float)sum);
     for (int32_t j = 0; j < m; j++)
-        factor[j] = math_exp(sum - total[j]);
+        factor[j] = math_exp((float)(sum - total[j]));
     transpose(kt, k, factor, m);
     for (int i = 0; i < W * W; i++)
         s[i] *= decay;
@@ -131,7 +132,7 @@ static void recur_generic_chunk(float *s, float *o, const float *q, const float 
 }
 
 static size_t recur_generic_chunk_scratch_bytes(void) {
-    return sizeof(float) * (2 * C * W + 3 * C);
+    return sizeof(float) * (2 * C * W + 2 * C) + sizeof(double) * C;
 }
 
 static void recur_generic_gate(float *y, const float *o, const float *gain, const float *z,
