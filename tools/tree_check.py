@@ -93,7 +93,7 @@ def check_file(path, order, doors):
             yield f"{path}:{n}: banned call: {line.strip()}"
         if not path.startswith("src/"):
             continue
-        if RAW_MEMORY.search(line) and path != "src/base/mem.c":
+        if RAW_MEMORY.search(line) and path not in ("src/base/mem.c", "src/base/json.c"):
             yield f"{path}:{n}: memory past mem.h: {line.strip()}"
         if (EXTERNAL_STATE.search(line) and not path.startswith("src/cli/")
                 and path not in ("src/base/status.c", "src/base/status.h")):
@@ -128,6 +128,8 @@ def check_headers_alone(paths):
     for p in paths:
         if p.endswith(".h") and p.startswith("src/") and "/cuda/" not in p and "/metal/" not in p:
             flags = subprocess.run(["pkg-config", "--cflags", "jansson"], capture_output=True, text=True).stdout.split()
+            if "/avx512/" in p:
+                flags += ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni", "-mavx512bf16"]
             run = subprocess.run(["gcc", "-std=c17", "-x", "c", "-fsyntax-only", "-Wall", "-Werror", "-Isrc", "-Iinclude",
                                   *flags, p], cwd=ROOT, capture_output=True, text=True)
             if run.returncode:

@@ -5,12 +5,11 @@
  * Owns:     nothing past the run.  Thread: main. */
 #include "checkpoint/inspect.h"
 
+#include "base/mem.h"
 #include "base/sysmem.h"
 #include "cli/model.h"
 #include "cli/ui.h"
 #include "cli/verbs.h"
-
-#include <stdlib.h>
 
 /* The memory plan as an object; what it may be refused for is in err, and in the object. */
 static json_t *inspect_plan(const CliArgs *args, Err *err) {
@@ -50,7 +49,7 @@ static void inspect_print_list(const json_t *list, const char *title) {
 static void inspect_print_value(const char *key, const json_t *v) {
     char *text = json_dumps(v, JSON_ENCODE_ANY | JSON_REAL_PRECISION(9));
     printf("  %-26s %s\n", key, text ? text : "");
-    free(text); // jansson's own allocation
+    mem_free(text);
 }
 
 static void inspect_print_slots(const json_t *slots) {
@@ -65,7 +64,7 @@ static void inspect_print_slots(const json_t *slots) {
                (long long)json_integer_value(json_object_get(s, "n")), shape ? shape : "",
                bits ? "bits " : "plain", bits,
                (double)json_integer_value(json_object_get(s, "bytes")) * 1e-6);
-        free(shape);
+        mem_free(shape);
     }
 }
 
