@@ -82,6 +82,6 @@ def table(rows):
     heads = [("seen", "direct"), ("seen", "think"), ("unseen", "direct"), ("unseen", "think")]
     lines = ["| skill | seen wording, direct | seen wording, thinking | unseen wording, direct | unseen wording, thinking | items a cell |", "|---|---|---|---|---|---|"]
     for skill, by in cells.items():
-        shown = [f"{100 * sum(by[h]) / len(by[h]):.0f}" if h in by else "-" for h in heads]
+        shown = [f"{100 * sum(by[h]) / len(by[h]):.1f}" if h in by else "-" for h in heads]
         lines.append(f"| {skill} | " + " | ".join(shown) + f" | {max(len(x) for x in by.values())} |")
     return "\n".join(lines)
