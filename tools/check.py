@@ -6,27 +6,35 @@ Steps: tree, builds with gcc and clang, unit tests, fuzz corpora, address+undefi
 sanitizers on the fast part, the Python tests. `--long` adds the long sizes.
 """
 import argparse
+import concurrent.futures
 import os
 import pathlib
 import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 JOBS = str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())
 # What the thread sanitizer runs: everything that starts threads.
-THREADED = ["test_api", "test_pool", "test_engine", "test_cpu_equal", "test_weights", "test_synth"]
-PYPI = ["pytest", "jinja2", "tokenizers"]
+THREADED = ["test_api", "test_stream", "test_engine_pause", "test_pool", "test_engine", "test_cpu_equal", "test_weights", "test_synth"]
+PYPI = ["pytest", "jinja2", "tokenizers", "openai"]
+PYPI_WANTED = ["langchain-openai"]  # tests that need it are skipped without it
 
 
 class Suite:
     def __init__(self):
         self.passed = self.failed = self.skipped = 0
         self.faults = []
+        self.lock = threading.Lock()
 
-    def add(self, name, passed, failed, skipped, seconds, output=""):
+    def add(self, *result):
+        with self.lock:
+            self.add_locked(*result)
+
+    def add_locked(self, name, passed, failed, skipped, seconds, output=""):
         self.passed += passed
         self.failed += failed
         self.skipped += skipped
@@ -79,8 +87,19 @@ def make(suite, name, *args):
 
 
 def unit_tests(suite, build, names, label, env=None):
-    for t in names:
-        suite.run(f"{label}{t}", [f"{build}/tests/{t}"], count_cmocka, env)
+    """As many at a time as there are CPUs: each program mostly keeps one busy."""
+    with concurrent.futures.ThreadPoolExecutor(int(JOBS)) as pool:
+        list(pool.map(lambda t: suite.run(f"{label}{t}", [f"{build}/tests/{t}"], count_cmocka, env), names))
+
+
+def sanitized_server(suite, build, label):
+    """A short mixed load on the server; a report of the sanitizer is an exit status that is not 0."""
+    python = ROOT / ".venv/bin/python"
+    if not python.exists():
+        suite.skip(f"{label}: server under load", "no Python packages")
+        return
+    suite.run(f"{label}: server under load", [str(python), "-m", "pytest", "-q", "tests/py/test_server_load.py"], count_pytest,
+              {"LILY": f"{build}/lily", "LILY_SLOW": "8"})
 
 
 def python_tests(suite, is_long):
@@ -95,6 +114,8 @@ def python_tests(suite, is_long):
     if not have:
         suite.skip("python tests", "the packages " + ", ".join(PYPI) + " could not be had from PyPI")
         return
+    if subprocess.run([str(python), "-c", "import langchain_openai"], capture_output=True).returncode:
+        subprocess.run([str(python), "-m", "pip", "install", "-q", *PYPI_WANTED], check=False, capture_output=True)
     folders = ["tests/py"] + (["tools/mini"] if (ROOT / "tools/mini").exists() else [])
     suite.run("python tests", [str(python), "-m", "pytest", "-q", *folders], count_pytest,
               {"LILY_LONG": "1" if is_long else ""})
@@ -117,13 +138,15 @@ def main():
     if shutil.which("clang"):
         make(suite, "build with clang", "CC=clang", "CUDA=0", "BUILD=build/clang", "build/clang/lily")
         asan = ["CC=clang", "CUDA=0", "BUILD=build/asan", "SAN=address,undefined", "O=-O1"]
-        if make(suite, "build with address and undefined sanitizers", *asan, *[f"build/asan/tests/{t}" for t in tests]):
+        if make(suite, "build with address and undefined sanitizers", *asan, *[f"build/asan/tests/{t}" for t in tests], "build/asan/lily"):
             unit_tests(suite, "build/asan", tests, "address+undefined: ")
+            sanitized_server(suite, "build/asan", "address+undefined")
             make(suite, "fuzz corpora, address+undefined", *asan, "fuzz-replay")
         threaded = [t for t in THREADED if t in tests]
         tsan = ["CC=clang", "CUDA=0", "BUILD=build/tsan", "SAN=thread", "O=-O1"]
-        if make(suite, "build with the thread sanitizer", *tsan, *[f"build/tsan/tests/{t}" for t in threaded]):
+        if make(suite, "build with the thread sanitizer", *tsan, *[f"build/tsan/tests/{t}" for t in threaded], "build/tsan/lily"):
             unit_tests(suite, "build/tsan", threaded, "thread: ")
+            sanitized_server(suite, "build/tsan", "thread")
     else:
         suite.skip("clang and sanitizers", "clang is not installed")
     if suite.faults:
