@@ -50,6 +50,8 @@ help:
 	@echo "make unit         build and run the unit tests alone"
 	@echo "make fuzz         build the libFuzzer targets (needs clang) into $(BUILD)/fuzz"
 	@echo "make bench-text   tokenizer speed beside the tokenizers package"
+	@echo "make bench-serve  the server over HTTP: speed, gaps, processor time, load"
+	@echo "make soak         10,000 mixed requests; memory must stay flat"
 	@echo "make format       clang-format the tree"
 	@echo "make tree         layer check, format check, line caps"
 	@echo "make library      the C library as it is installed: $(BUILD)/$(SONAME), $(BUILD)/install"
@@ -124,6 +126,13 @@ $(BUILD)/bench_text: bench/bench_text.c $(BUILD)/liblily.a Makefile
 
 bench-text: $(BUILD)/bench_text $(TOKENIZER_DATA)
 	$(PYTHON) bench/bench_text.py --program $(BUILD)/bench_text
+
+.PHONY: bench-serve soak
+bench-serve: $(BUILD)/lily
+	$(PYTHON) bench/bench_serve.py --program $(BUILD)/lily
+
+soak: $(BUILD)/lily
+	$(PYTHON) bench/soak.py --program $(BUILD)/lily
 
 format:
 	clang-format -i $(shell git ls-files --cached --others --exclude-standard '*.c' '*.h' '*.cu' '*.cuh')

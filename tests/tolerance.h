@@ -40,15 +40,16 @@ static const double TOL_BF16_REL_A = 0.054;
 static const double TOL_BF16_KL_A = 0.0087;
 static const double TOL_BF16_REL_B = 0.042;
 static const double TOL_BF16_KL_B = 0.006;
-/* cpu as it runs (bf16 KV cache and windows, the rest f32 or 15 bits): below what the better bf16
- * reference has over all prompts up to 65 (relative rms 0.031 and 0.023, KL 0.0031 and 0.002). */
-static const double TOL_CPU_REL_A = 0.03;
-static const double TOL_CPU_KL_A = 0.003;
-static const double TOL_CPU_REL_B = 0.022;
-static const double TOL_CPU_KL_B = 0.0019;
+/* cpu as it runs (bf16 KV cache and queries, 16-bit activations in products, the rest f32): three
+ * times what both of its columns show over all prompts up to 65 (relative rms 0.0012 and 0.0006, KL
+ * 6e-6 and 1.5e-6), a tenth of the better bf16 reference (0.031 and 0.023, KL 0.0031 and 0.002). */
+static const double TOL_CPU_REL_A = 0.004;
+static const double TOL_CPU_KL_A = 5e-5;
+static const double TOL_CPU_REL_B = 0.002;
+static const double TOL_CPU_KL_B = 2e-5;
 /* cpu: decode against prefill of the same tokens. The two differ in f32 orders of summation, which
- * can move a value of the bf16 cache or window to its neighbour: a part of TOL_CPU_REL_A. */
-static const double TOL_CPU_PHASES_REL = 0.02;
+ * can move a value of the bf16 cache to its neighbour: a part of TOL_CPU_REL_A. */
+static const double TOL_CPU_PHASES_REL = 0.004;
 /* Share of equal argmax of teacher-forced bf16 decoding, and the margin above which all are. */
 static const double TOL_BF16_ARGMAX = 0.9;
 static const double TOL_BF16_MARGIN = 1.0;

@@ -394,10 +394,6 @@ Status safetensors_read_f32(const Safetensors *f, const SafetensorsTensor *t, fl
                             Err *err) {
     return read_numbers(f, t, out, NUMBER_F32, err);
 }
-Status safetensors_read_f64(const Safetensors *f, const SafetensorsTensor *t, double *out,
-                            Err *err) {
-    return read_numbers(f, t, out, NUMBER_F64, err);
-}
 Status safetensors_read_i64(const Safetensors *f, const SafetensorsTensor *t, int64_t *out,
                             Err *err) {
     return read_numbers(f, t, out, NUMBER_I64, err);

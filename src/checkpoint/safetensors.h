@@ -100,16 +100,15 @@ NODISCARD Status safetensors_read_bytes(const Safetensors *f, const SafetensorsT
                                         size_t len, uint64_t off, Err *err);
 /* Tells the system that the file's pages are not needed again soon. */
 void safetensors_drop_pages(const Safetensors *f);
-/* All elements as numbers; out [n_elems]. F32 takes F32, F16, BF16; F64 also F64 and the integers
- * up to 32 bits; I64 takes integers and BOOL. Another dtype is STATUS_UNSUPPORTED. */
+/* All elements as numbers; out [n_elems]. F32 takes F32, F16, BF16; I64 takes integers and BOOL.
+ * Another dtype is STATUS_UNSUPPORTED. */
 NODISCARD Status safetensors_read_f32(const Safetensors *f, const SafetensorsTensor *t, float *out,
-                                      Err *err);
-NODISCARD Status safetensors_read_f64(const Safetensors *f, const SafetensorsTensor *t, double *out,
                                       Err *err);
 NODISCARD Status safetensors_read_i64(const Safetensors *f, const SafetensorsTensor *t,
                                       int64_t *out, Err *err);
 
-/* The same by name into new memory (mem_free); n: elements (out). */
+/* The same by name into new memory (mem_free); n: elements (out). F64 takes what F32 takes, F64
+ * and the integers up to 32 bits. */
 NODISCARD Status safetensors_load_f32(float **out, size_t *n, const Safetensors *f,
                                       const char *name, Err *err);
 NODISCARD Status safetensors_load_f64(double **out, size_t *n, const Safetensors *f,

@@ -51,9 +51,6 @@ NODISCARD Status pull_name(PullList *out, const char *name, Err *err);
 NODISCARD Status pull_list(PullList *out, const PullSource *source, Err *err);
 void pull_list_fini(PullList *l);
 
-/* Names of the known short names; NULL behind the last. */
-const char *pull_known_name(int i);
-
 /* A transfer's news: bytes here so far, counted over all files. */
 typedef struct PullProgress {
     void (*report)(void *ctx, uint64_t done, uint64_t total, int32_t n_done, int32_t n_files,

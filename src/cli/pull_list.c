@@ -39,10 +39,6 @@ static const Known KNOWN[] = {
 
 enum { PULL_LISTING_BYTES = 16 << 20 };
 
-const char *pull_known_name(int i) {
-    return i >= 0 && i < (int)COUNT_OF(KNOWN) ? KNOWN[i].name : NULL;
-}
-
 static const Known *known_find(const char *repo, const char *revision) {
     for (size_t i = 0; i < COUNT_OF(KNOWN); i++)
         if (!strcmp(KNOWN[i].repo, repo) && !strcmp(KNOWN[i].revision, revision))

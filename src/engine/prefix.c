@@ -210,7 +210,19 @@ void prefix_give_slot(Prefix *p, int32_t slot) {
     p->free_slots[p->n_free_slots++] = slot;
 }
 
+/* Blocks that nobody but the tree holds: what evicting all of it would free. */
+static int32_t prefix_n_own_blocks(const Prefix *p) {
+    int32_t n = 0;
+    for (int32_t c = 0; p->n_nodes > 0 && c < p->n_chains; c++)
+        for (int32_t i = p->chains[c]; i != NONE; i = p->nodes[i].next)
+            n += p->blocks->n_refs[p->nodes[i].block] == 1;
+    return n;
+}
+
 bool prefix_make_room(Prefix *p, int32_t n) {
+    // A sequence that cannot be placed yet asks at every step; it must not empty the cache in vain.
+    if (p->blocks->n_free + prefix_n_own_blocks(p) < n)
+        return false;
     while (p->blocks->n_free < n) {
         double score = 0;
         int32_t least = prefix_least(p, &score);

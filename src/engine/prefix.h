@@ -72,7 +72,7 @@ void prefix_give_slot(Prefix *p, int32_t slot);
 void prefix_add(Prefix *p, uint64_t space, const int32_t *ids, int32_t n_tok, const int32_t *blocks,
                 int32_t slot, bool is_decode_made);
 
-/* Evicts until n blocks are free; false when nothing is left to evict. */
+/* Evicts until n blocks are free; false, with nothing evicted, where even all would not do. */
 bool prefix_make_room(Prefix *p, int32_t n);
 
 typedef struct PrefixFigures {

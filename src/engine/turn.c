@@ -19,6 +19,8 @@ struct Turn {
     StrBuf passed;   // what the stop strings let through
     bool is_stopped; // a stop string was complete
     bool was_thinking;
+    bool has_answer;  // content or a call has begun
+    bool is_reopened; // a thinking block was opened behind that: to be closed at once
     bool is_single_call;
     int32_t n_reasoning;
     int32_t thinking_budget;
@@ -62,6 +64,7 @@ static void turn_parsed(void *ctx, const ParseEvent *e) {
         [PARSE_CALL_BEGIN] = TURN_CALL_BEGIN, [PARSE_CALL_ARGS] = TURN_CALL_ARGS,
         [PARSE_CALL_END] = TURN_CALL_END,     [PARSE_CALL_DROP] = TURN_CALL_DROP,
     };
+    t->has_answer |= e->kind == PARSE_CONTENT || e->kind == PARSE_CALL_BEGIN;
     if (e->kind == PARSE_CONTENT)
         turn_content(t, e->text);
     else if (!t->is_stopped)
@@ -80,6 +83,17 @@ static void turn_text(Turn *t, StrView text, bool is_control) {
         t->status = parser_push(t->parser, text, is_control, turn_parsed, t, &t->err);
     else
         turn_content(t, text);
+}
+
+/* Whether an id is a thinking tag out of place, which is no text: one that closes nothing, or one
+ * that would open a block behind the beginning of the answer. */
+static bool turn_is_stray_tag(Turn *t, int32_t id) {
+    if (!t->parser || t->was_thinking || parser_is_in_call(t->parser) ||
+        !tokenizer_is_added(t->model.tokenizer, id))
+        return false;
+    StrView tag = tokenizer_id_bytes(t->model.tokenizer, id);
+    t->is_reopened = t->has_answer && str_equal(tag, STR("<think>"));
+    return t->is_reopened || str_equal(tag, STR("</think>"));
 }
 
 /* The text of one id, chosen or forced. */
@@ -105,6 +119,11 @@ static void turn_id(Turn *t, int32_t id) {
 /* Closes a thinking block whose budget is spent, in the same stream; one that is opened again is
  * closed at once. Without room for the closing tag the answer ends with its length. */
 static void turn_close_thinking(Turn *t) {
+    if (t->is_reopened) {
+        t->is_reopened = false;
+        (void)engine_force(t->seq, t->closing.ids, (int32_t)t->closing.n);
+        return;
+    }
     if (!t->was_thinking || t->thinking_budget < 0 || t->n_reasoning < t->thinking_budget ||
         !engine_force(t->seq, t->closing.ids, (int32_t)t->closing.n))
         return;
@@ -116,7 +135,8 @@ static void turn_close_thinking(Turn *t) {
 static bool turn_token(void *ctx, const SampleResult *sample) {
     Turn *t = ctx;
     turn_send(t, &(TurnEvent){.kind = TURN_TOKEN, .sample = sample});
-    turn_id(t, sample->id);
+    if (!turn_is_stray_tag(t, sample->id))
+        turn_id(t, sample->id);
     turn_close_thinking(t);
     return t->status == STATUS_OK && !t->is_stopped;
 }

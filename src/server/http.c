@@ -16,6 +16,7 @@
 #include <stdatomic.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 enum {
@@ -24,6 +25,7 @@ enum {
     HTTP_BODY_BYTES = 32 << 20,  // ten times the longest context as JSON
     HTTP_SKIP_BYTES = 256 << 20, // of a refused body that are read, so that the client sees why
     HTTP_PEM_BYTES = 1 << 20,
+    HTTP_SEND_BYTES = 128 << 10, // that the system keeps for a reader; by itself it takes megabytes
 };
 
 struct Http {
@@ -247,6 +249,9 @@ static void http_connection(void *ctx, struct MHD_Connection *connection, void *
     }
     const union MHD_ConnectionInfo *info =
         MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    int size = HTTP_SEND_BYTES;
+    if (info)
+        (void)setsockopt(info->connect_fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
     *socket_context = info ? watch_add(h->parts->watch, info->connect_fd) : NULL;
 }
 

@@ -280,6 +280,10 @@ static bool runner_take(Runner *r, bool is_idle) {
 }
 
 static void runner_flush(Runner *r) {
+    EngineFigures figures = engine_figures(r->engine);
+    runner_lock(r);
+    r->figures.engine = figures; // before the news: who has read them finds figures that fit
+    runner_unlock(r);
     for (Job **at = &r->jobs; *at;) {
         Job *job = *at;
         if (!job_flush(job)) {
@@ -290,10 +294,6 @@ static void runner_flush(Runner *r) {
         runner_unreserve(r, job->n_choices);
         job_release(job);
     }
-    EngineFigures figures = engine_figures(r->engine);
-    runner_lock(r);
-    r->figures.engine = figures;
-    runner_unlock(r);
 }
 
 static void *runner_main(void *ctx) {

@@ -14,7 +14,7 @@ dim3 emu_block_idx, emu_block_dim, emu_grid_dim;
 namespace {
 
 // An odd number of cache lines, so that stacks do not all fall into the same sets.
-enum { STACK = (64 << 10) + 320, MAX_THREADS = 1024, DYN_MAX = 256 << 10 };
+enum { STACK = (128 << 10) + 320, MAX_THREADS = 1024, DYN_MAX = 256 << 10 };
 enum State { READY, AT_WARP, AT_BLOCK, DONE };
 
 struct Copy {
@@ -98,8 +98,7 @@ void fiber_run(Fiber *f) {
 }
 
 [[noreturn]] void wrong(const char *what) {
-    fprintf(stderr, "cuda_emu: %s, block (%u, %u, %u)\n", what, blockIdx.x, blockIdx.y,
-            blockIdx.z);
+    fprintf(stderr, "cuda_emu: %s, block (%u, %u, %u)\n", what, blockIdx.x, blockIdx.y, blockIdx.z);
     abort();
 }
 
@@ -234,23 +233,13 @@ void collective_warp(Fiber *w) {
         if (w[lane].op != op)
             wrong("lanes of a warp meet at different collectives");
     switch (op) {
-    case EMU_SYNC:
-        break;
-    case EMU_MMA_S8:
-        mma_s8_warp(w);
-        break;
-    case EMU_MMA_BF16:
-        mma_bf16_warp(w);
-        break;
-    case EMU_MMA_TF32:
-        mma_tf32_warp(w);
-        break;
+    case EMU_SYNC: break;
+    case EMU_MMA_S8: mma_s8_warp(w); break;
+    case EMU_MMA_BF16: mma_bf16_warp(w); break;
+    case EMU_MMA_TF32: mma_tf32_warp(w); break;
     case EMU_LOAD_MATRIX:
-    case EMU_LOAD_MATRIX_T:
-        load_matrix_warp(w, op == EMU_LOAD_MATRIX_T);
-        break;
-    default:
-        exchange_warp(w, op);
+    case EMU_LOAD_MATRIX_T: load_matrix_warp(w, op == EMU_LOAD_MATRIX_T); break;
+    default: exchange_warp(w, op);
     }
     for (int lane = 0; lane < 32; lane++)
         w[lane].state = READY;
@@ -340,7 +329,8 @@ void emu_barrier() {
 }
 
 void emu_copy_async(void *to, const void *from, bool is_there) {
-    if (reinterpret_cast<uintptr_t>(to) % 16 || (is_there && reinterpret_cast<uintptr_t>(from) % 16))
+    if (reinterpret_cast<uintptr_t>(to) % 16 ||
+        (is_there && reinterpret_cast<uintptr_t>(from) % 16))
         wrong("an asynchronous copy is not at a 16-byte boundary");
     now->open.push_back({to, from, is_there});
 }
@@ -352,9 +342,9 @@ void emu_copy_wait(int n) { copies_land(now, (size_t)n); }
 
 void emu_run(dim3 grid, int block, size_t shared, const std::function<void()> &body) {
     if (!stacks)
-        stacks = static_cast<char *>(mmap(nullptr, (size_t)MAX_THREADS * STACK,
-                                          PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
-                                          0));
+        stacks =
+            static_cast<char *>(mmap(nullptr, (size_t)MAX_THREADS * STACK, PROT_READ | PROT_WRITE,
+                                     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     if (block % 32 || block > MAX_THREADS || shared > DYN_MAX || !grid.x || !grid.y || !grid.z ||
         grid.y > 65535 || grid.z > 65535)
         wrong("a launch is out of bounds");
@@ -378,9 +368,7 @@ cudaError_t cudaGetDeviceCount(int *n) {
     *n = 1;
     return cudaSuccess;
 }
-cudaError_t cudaSetDevice(int device) {
-    return device == 0 ? cudaSuccess : cudaErrorInvalidValue;
-}
+cudaError_t cudaSetDevice(int device) { return device == 0 ? cudaSuccess : cudaErrorInvalidValue; }
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int) {
     *value = attr == cudaDevAttrComputeCapabilityMajor         ? 9
              : attr == cudaDevAttrMultiProcessorCount          ? 4

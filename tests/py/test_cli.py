@@ -10,7 +10,7 @@ import pytest
 
 from conftest import LILY, ORACLE, ROOT, read_safetensors
 
-VERBS = ["generate", "chat", "bench", "eval", "logits", "tokenize", "detokenize", "template", "parse", "inspect", "synth",
+VERBS = ["generate", "chat", "serve", "bench", "eval", "logits", "tokenize", "detokenize", "template", "parse", "inspect", "synth",
          "doctor"]
 TINY = "synth:tiny,layers=4"
 

@@ -120,7 +120,8 @@ def test_hundred_hang_ups_give_every_block_back():
 # ---- slow clients ----
 
 def test_a_reader_that_stops_reading_waits_and_others_do_not():
-    with Server("--max-seqs", "1", "--ctx", "65536", model=MICRO) as server, server.connect() as slow:
+    with Server("--max-seqs", "1", "--ctx", "65536", "--idle-timeout", "600", model=MICRO) as server, \
+            server.connect() as slow:
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         # 20 log-probabilities a token fill what the system buffers for a connection in a few seconds.
         body = json.dumps({**HI, "stream": True, "max_tokens": 60000, "logprobs": True, "top_logprobs": 20,
@@ -523,7 +524,7 @@ def test_the_port_answers_while_the_model_loads():
 
 def test_SIGTERM_lets_answers_end_and_refuses_new_ones():
     s = Server("--max-seqs", "2", "--ctx", "16384", model=MICRO)
-    with s.stream("hi", max_tokens=1500, **NEVER_ENDS) as c:
+    with s.stream("hi", max_tokens=400, **NEVER_ENDS) as c:
         c.recv(3000)
         s.process.send_signal(signal.SIGTERM)
         s.wait_for("stopping")

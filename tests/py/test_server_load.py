@@ -12,8 +12,9 @@ from serving import SLOW, Server, events, read_answer
 from test_server import read_stream
 from test_server_cases import no_end
 
-SECONDS = 60 if os.environ.get("LILY_LONG") else 4
-CLIENTS = 200 if os.environ.get("LILY_LONG") else 24
+IS_LONG = bool(os.environ.get("LILY_LONG"))
+SECONDS = int(os.environ.get("LILY_LOAD_SECONDS", 60 if IS_LONG else 4))
+CLIENTS = int(os.environ.get("LILY_LOAD_CLIENTS", 200 if IS_LONG else 24))
 
 
 def one(server, r):
@@ -107,6 +108,7 @@ def test_mixed_load_with_disconnects():
             raise faults[0]
         assert set(statuses) <= {200, 429, None} and statuses[200] > 10, statuses
         m = s.wait_idle(60)
+        print(f"load statuses {statuses}, resident {resident(s) / 1e6:.1f} MB, planned {m['memory_planned_bytes'] / 1e6:.1f} MB")
         assert m["requests_failed_total"] == 0
         after = s.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}], "temperature": 0,
                                                 "max_tokens": 20})[2]["choices"]

@@ -138,7 +138,7 @@ static void test_C2_chunk_size_never_changes_the_answer(void **state) {
     alone(6, 8, &whole);
     static const int32_t chunks[] = {1, 7, 64, 128, 192, 512, 700};
     for (size_t i = 0; i < COUNT_OF(chunks); i++) {
-        Engine *e = open_engine(512, 1, chunks[i], 1);
+        Engine *e = open_engine(768, 1, chunks[i], 1);
         assert_int_equal(engine_settled(e)->chunk_tok % RECUR_CHUNK, 0);
         assert_true(engine_settled(e)->chunk_tok >= chunks[i]);
         pieces = (Seen){0};

@@ -141,6 +141,35 @@ static void test_C34_C36_a_spent_thinking_budget_is_closed_in_the_same_stream(vo
     json_decref(messages);
 }
 
+static void test_C36_thinking_tags_out_of_place_never_reach_the_content(void **state) {
+    UNUSED(state);
+    json_t *messages = messages_of("how many primes?");
+    int32_t open = tokenizer_find_added(tokenizer, STR("<think>"));
+    int32_t close = tokenizer_find_added(tokenizer, STR("</think>"));
+    assert_true(open >= 0 && close >= 0);
+    // Two ids take turns: each is wanted above all others, and less so each time it was chosen.
+    const int32_t letter = 64, tags[] = {open, close};
+    for (size_t i = 0; i < COUNT_OF(tags); i++) {
+        const LogitBias bias[] = {{letter, 1000}, {tags[i], 999.5f}};
+        TurnRequest r = chat_request(messages, 60, 0);
+        r.thinking_budget = 0;
+        r.sample = (SampleParams){.bias = bias, .n_bias = 2, .frequency_penalty = 20};
+        Seen s;
+        start(&r, &s, NULL);
+        run(&s);
+        assert_int_equal(s.finish, FINISH_LENGTH);
+        assert_int_equal(s.figures.n_generated, 60);
+        assert_true(s.content.len > 3); // 'a' is id 64 of a model without files
+        for (size_t j = 0; j < s.content.len; j++)
+            assert_int_equal(s.content.ptr[j], 'a');
+        assert_int_equal(s.reasoning.len, 0);
+        if (tags[i] == open) // each re-entry is followed by its closing, which nobody sees
+            assert_true(s.n_tokens < 60);
+        seen_fini(&s);
+    }
+    json_decref(messages);
+}
+
 static void test_C14_thinking_off_gives_content_at_once(void **state) {
     UNUSED(state);
     json_t *messages = messages_of("2+2?");
@@ -258,6 +287,7 @@ int main(void) {
         cmocka_unit_test(test_a_raw_turn_gives_the_text_of_its_ids),
         cmocka_unit_test(test_C32_a_stop_string_ends_the_content_before_it),
         cmocka_unit_test(test_C34_C36_a_spent_thinking_budget_is_closed_in_the_same_stream),
+        cmocka_unit_test(test_C36_thinking_tags_out_of_place_never_reach_the_content),
         cmocka_unit_test(test_C14_thinking_off_gives_content_at_once),
         cmocka_unit_test(test_a_cancelled_turn_ends_once),
         cmocka_unit_test(test_what_is_refused_starts_nothing),

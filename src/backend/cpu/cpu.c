@@ -8,7 +8,6 @@
 #include "backend/cpu/cpu.h"
 
 #include "backend/cpu/cpu_features.h"
-#include "base/bf16.h"
 #include "base/mem.h"
 
 #include <assert.h>
@@ -114,11 +113,11 @@ static size_t carve_scratch(Cpu *b, int n_members, uint8_t *base) {
 
 /* Widest stage output of any layer, in whole strips. */
 static int32_t stage_width(const Cpu *b,
-                           int32_t (*list)(const Cpu *, const CpuLayer *, StagePart[STAGE_PARTS])) {
+                           int32_t (*list)(const CpuLayer *, StagePart[STAGE_PARTS])) {
     int32_t width = 0;
     for (int32_t layer = 0; layer < b->c.n_layers; layer++) {
         StagePart parts[STAGE_PARTS];
-        int32_t n = list(b, &b->model.layers[layer], parts);
+        int32_t n = list(&b->model.layers[layer], parts);
         width = max_i32(width, parts[n - 1].column + parts[n - 1].w->n_strips * STRIP_ROWS);
     }
     return width;
@@ -156,7 +155,7 @@ static Status cpu_measure(Cpu *b, const Weights *w, const BackendPlan *plan, Err
     b->kv_layer_bytes = b->kv_head_bytes * (size_t)c->n_kv_heads;
     b->block_bytes = b->kv_layer_bytes * (size_t)b->n_attn;
     b->kv_size = b->block_bytes * (size_t)plan->n_blocks;
-    b->window_bytes = (CONV_TAPS - 1) * (size_t)config_conv_dim(c) * element;
+    b->window_bytes = (CONV_TAPS - 1) * (size_t)config_conv_dim(c) * sizeof(float);
     b->slot_layer_bytes = round_up_size(
         sizeof(float) * STATE_ELEMENTS * (size_t)c->n_gdn_value_heads + b->window_bytes, MEM_ALIGN);
     b->slot_bytes = b->slot_layer_bytes * (size_t)b->n_gdn;
@@ -326,15 +325,13 @@ static Status cpu_slot_peek(void *self, int32_t slot, int layer, double *s, doub
     UNUSED(err);
     Cpu *b = self;
     const CpuLayer *l = &b->model.layers[layer];
-    const float *state = cpu_state(b, l, slot);
-    const void *rows = cpu_window(b, l, slot);
+    const float *state = cpu_state(b, l, slot), *rows = cpu_window(b, l, slot);
     size_t n_state = (size_t)b->c.n_gdn_value_heads * STATE_ELEMENTS;
     size_t n_window = (CONV_TAPS - 1) * (size_t)config_conv_dim(&b->c);
     for (size_t i = 0; i < n_state; i++)
         s[i] = (double)state[i];
     for (size_t i = 0; i < n_window; i++)
-        window[i] = (double)(b->plan.is_f32_activations ? ((const float *)rows)[i]
-                                                        : bf16_to_f32(((const uint16_t *)rows)[i]));
+        window[i] = (double)rows[i];
     return STATUS_OK;
 }
 

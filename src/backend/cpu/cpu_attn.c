@@ -30,7 +30,7 @@ static void rotate_query(const Cpu *b, const CpuLayer *l, float *q, const float 
 static void append_row(const Cpu *b, const CpuLayer *l, const Pass *pass, int32_t row,
                        int32_t kv_head) {
     StagePart parts[STAGE_PARTS];
-    cpu_stage_mixer(b, l, parts); // q, k, v
+    cpu_stage_mixer(l, parts); // q, k, v
     const PassRow *r = &pass->rows[row];
     const float *proj = b->s.proj + (size_t)row * (size_t)b->proj_width;
     float k[ATTN_HEAD];

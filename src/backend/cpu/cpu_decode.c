@@ -109,7 +109,7 @@ static void hand_attn(Hand *h) {
 static void hand_mixer(Hand *h) {
     Cpu *b = h->b;
     StagePart parts[STAGE_PARTS];
-    int32_t n = cpu_stage_mixer(b, h->l, parts);
+    int32_t n = cpu_stage_mixer(h->l, parts);
     hand_parts(h, parts, n, b->s.proj, b->proj_width, h->me->in, b->in_bytes, 0,
                parts_bytes(parts, n));
     pool_barrier(b->pool);
@@ -128,7 +128,7 @@ static void hand_mixer(Hand *h) {
 static void hand_router(Hand *h) {
     Cpu *b = h->b;
     StagePart parts[STAGE_PARTS];
-    int32_t n = cpu_stage_router(b, h->l, parts);
+    int32_t n = cpu_stage_router(h->l, parts);
     const PackedMatrix *gate = &h->l->m[SLOT_SHARED_GATE], *up = &h->l->m[SLOT_SHARED_UP];
     uint64_t total = parts_bytes(parts, n) + gate->expert_bytes + up->expert_bytes;
     uint64_t at =

@@ -6,7 +6,6 @@
  *           member that runs it.
  * Not here: arithmetic of one head (recur_*.c). */
 #include "backend/cpu/cpu.h"
-#include "base/bf16.h"
 
 #include <math.h>
 #include <string.h>
@@ -31,49 +30,28 @@ size_t cpu_gdn_scratch_floats(const Cpu *b) {
 typedef struct Channels {
     const float *proj; // [m][ld] row 0 of this call at its first channel
     ptrdiff_t ld;
-    void *window; // [3][CC] at its first channel
-    ptrdiff_t window_ld;
-    const float *weights; // [4][CC] at its first channel
-    bool is_f32;
+    float *window;        // [3][cc] at its first channel
+    const float *weights; // [4][cc] at its first channel
+    ptrdiff_t cc;
 } Channels;
 
-static float channel_round(const Channels *ch, float x) { return ch->is_f32 ? x : bf16_round(x); }
-
-/* Row `row` of (window ++ projections), row 0 the first projection; on the window's grid. */
-static void channels_row(float *to, const Channels *ch, int32_t row) {
-    if (row >= 0) {
-        for (int d = 0; d < W; d++)
-            to[d] = channel_round(ch, ch->proj[row * ch->ld + d]);
-    } else if (ch->is_f32) {
-        memcpy(to, (const float *)ch->window + (row + HISTORY) * ch->window_ld, W * sizeof *to);
-    } else {
-        const uint16_t *from = (const uint16_t *)ch->window + (row + HISTORY) * ch->window_ld;
-        for (int d = 0; d < W; d++)
-            to[d] = bf16_to_f32(from[d]);
-    }
+/* Row `row` of (window ++ projections), row 0 the first projection. */
+static const float *channels_row(const Channels *ch, int32_t row) {
+    return row >= 0 ? ch->proj + row * ch->ld : ch->window + (row + HISTORY) * ch->cc;
 }
 
 /* Leaves the last three rows of (window ++ m projections) in the window. */
 static void channels_keep(const Channels *ch, int32_t m) {
-    float row[W];
-    for (int32_t i = 0; i < HISTORY; i++) { // ascending: a row is read before it is overwritten
-        channels_row(row, ch, m + i - HISTORY);
-        if (ch->is_f32) {
-            memcpy((float *)ch->window + i * ch->window_ld, row, sizeof row);
-        } else {
-            uint16_t *to = (uint16_t *)ch->window + i * ch->window_ld;
-            for (int d = 0; d < W; d++)
-                to[d] = bf16_from_f32(row[d]);
-        }
-    }
+    for (int32_t i = 0; i < HISTORY; i++) // ascending: a row is read before it is overwritten
+        memcpy(ch->window + i * ch->cc, channels_row(ch, m + i - HISTORY), W * sizeof(float));
 }
 
 /* out [m][128]: convolution and SiLU of rows [t0, t0 + m). */
 static void channels_conv(const Cpu *b, Chunk *work, float *out, const Channels *ch, int32_t t0,
                           int32_t m) {
     for (int32_t i = 0; i < m + HISTORY; i++)
-        channels_row(work->in + i * W, ch, t0 + i - HISTORY);
-    b->k.recur.conv(out, work->in, ch->weights, ch->window_ld, m);
+        memcpy(work->in + i * W, channels_row(ch, t0 + i - HISTORY), W * sizeof(float));
+    b->k.recur.conv(out, work->in, ch->weights, ch->cc, m);
 }
 
 /* A head: where its parts stand in the projections. */
@@ -85,24 +63,19 @@ typedef struct Head {
 } Head;
 
 static Channels head_channels(const Cpu *b, const Head *h, ptrdiff_t channel) {
-    ptrdiff_t cc = config_conv_dim(&b->c);
-    bool is_f32 = b->plan.is_f32_activations;
-    char *window = cpu_window(b, h->l, h->slot);
     return (Channels){.proj = h->proj + channel,
                       .ld = h->ld,
-                      .window = window + channel * (is_f32 ? 4 : 2),
-                      .window_ld = cc,
+                      .window = cpu_window(b, h->l, h->slot) + channel,
                       .weights = h->l->plain[SLOT_GDN_CONV] + channel,
-                      .is_f32 = is_f32};
+                      .cc = config_conv_dim(&b->c)};
 }
 
 static float softplus(float x) { return x > 20.0f ? x : log1pf(expf(x)); }
 
 /* Log decays and betas of value head hv for rows [t0, t0 + m). */
-static void head_gates(const Cpu *b, const Head *h, Chunk *work, int32_t hv, int32_t t0,
-                       int32_t m) {
+static void head_gates(const Head *h, Chunk *work, int32_t hv, int32_t t0, int32_t m) {
     StagePart parts[STAGE_PARTS];
-    cpu_stage_mixer(b, h->l, parts); // qkv, z, a, b
+    cpu_stage_mixer(h->l, parts); // qkv, z, a, b
     float rate = h->l->plain[SLOT_GDN_A_LOG][hv], shift = h->l->plain[SLOT_GDN_DT_BIAS][hv];
     for (int32_t t = 0; t < m; t++) {
         const float *row = h->proj + (t0 + t) * h->ld;
@@ -112,12 +85,12 @@ static void head_gates(const Cpu *b, const Head *h, Chunk *work, int32_t hv, int
 }
 
 /* One value head of one chunk, from the key head's q and k. */
-static void head_value(const Cpu *b, CpuMember *me, const Head *h, Chunk *work, BatchPhase phase,
-                       int32_t hv, int32_t t0, int32_t m, uint8_t *out) {
+static void head_value(const Cpu *b, const Head *h, Chunk *work, BatchPhase phase, int32_t hv,
+                       int32_t t0, int32_t m, uint8_t *out) {
     const RecurKernels *r = &b->k.recur;
     Channels v = head_channels(b, h, 2 * config_gdn_key_dim(&b->c) + hv * W);
     channels_conv(b, work, work->v, &v, t0, m);
-    head_gates(b, h, work, hv, t0, m);
+    head_gates(h, work, hv, t0, m);
     float *state = cpu_state(b, h->l, h->slot) + (size_t)hv * STATE_ELEMENTS;
     if (phase == PHASE_DECODE)
         r->step(state, work->o, work->q, work->k, work->v, expf(work->g[0]), work->beta[0]);
@@ -130,7 +103,6 @@ static void head_value(const Cpu *b, CpuMember *me, const Head *h, Chunk *work, 
     for (int32_t t = 0; t < m; t++)
         b->k.matmul.prepare(out + (size_t)(t0 + t) * b->inner_bytes, n_groups,
                             hv * W / GROUP_INPUTS, W / GROUP_INPUTS, work->o + t * W);
-    UNUSED(me);
 }
 
 /* Leaves the windows of a key head's channels as they are behind m rows in h->slot. */
@@ -174,7 +146,7 @@ void cpu_gdn_head(const Cpu *b, CpuMember *me, const BatchSeq *seq, const CpuLay
         if (phase == PHASE_PREFILL)
             b->k.recur.gram(work->kk, work->qk, work->q, work->k, n, work->kernel);
         for (int32_t i = 0; i < share; i++)
-            head_value(b, me, &h, work, phase, key_head * share + i, t0, n, out);
+            head_value(b, &h, work, phase, key_head * share + i, t0, n, out);
         if (n_taken < seq->n_snaps && seq->pos0 + t0 + n == seq->snaps[n_taken].pos)
             head_snap(b, &h, seq->snaps[n_taken++].slot, key_head, t0 + n);
     }

@@ -111,7 +111,7 @@ void cpu_moe_inner_shared(const Cpu *b, CpuMember *me, BatchPhase phase, const C
 void cpu_moe_combine(const Cpu *b, float *to, const ExpertLists *lists, const float *out,
                      const float *shared, size_t ld, const float *weights, int32_t row, int32_t n) {
     StagePart parts[STAGE_PARTS];
-    cpu_stage_router(b, &b->model.layers[0], parts); // the same columns in every layer
+    cpu_stage_router(&b->model.layers[0], parts); // the same columns in every layer
     float mix = b->s.router[(size_t)row * (size_t)b->router_width + (size_t)parts[1].column];
     memset(to, 0, sizeof *to * (size_t)n);
     for (int32_t i = 0; i < b->c.top_k; i++) {

@@ -62,8 +62,7 @@ static int32_t stage_add(StagePart *parts, int32_t n, const PackedMatrix *w) {
     return n + 1;
 }
 
-int32_t cpu_stage_mixer(const Cpu *b, const CpuLayer *l, StagePart parts[STAGE_PARTS]) {
-    UNUSED(b);
+int32_t cpu_stage_mixer(const CpuLayer *l, StagePart parts[STAGE_PARTS]) {
     int32_t n = 0;
     if (l->is_attn) {
         n = stage_add(parts, n, &l->m[SLOT_ATTN_Q]);
@@ -76,8 +75,7 @@ int32_t cpu_stage_mixer(const Cpu *b, const CpuLayer *l, StagePart parts[STAGE_P
     return stage_add(parts, n, &l->m[SLOT_GDN_B]);
 }
 
-int32_t cpu_stage_router(const Cpu *b, const CpuLayer *l, StagePart parts[STAGE_PARTS]) {
-    UNUSED(b);
+int32_t cpu_stage_router(const CpuLayer *l, StagePart parts[STAGE_PARTS]) {
     int32_t n = stage_add(parts, 0, &l->m[SLOT_ROUTER]);
     return stage_add(parts, n, &l->m[SLOT_SHARED_MIX]);
 }

@@ -158,7 +158,7 @@ static void attn_job(void *ctx, int64_t job, int member) {
 
 static void run_mixer(Layer *run) {
     Cpu *b = run->b;
-    run->n_parts = cpu_stage_mixer(b, run->l, run->parts);
+    run->n_parts = cpu_stage_mixer(run->l, run->parts);
     run_products(run, b->s.proj, (size_t)b->proj_width, b->s.in, b->in_bytes);
     if (run->l->is_attn) {
         run_rows(run, append_job);
@@ -237,7 +237,7 @@ static void down_job(void *ctx, int64_t job, int member) {
 
 static void run_experts(Layer *run) {
     Cpu *b = run->b;
-    run->n_parts = cpu_stage_router(b, run->l, run->parts);
+    run->n_parts = cpu_stage_router(run->l, run->parts);
     run_products(run, b->s.router, (size_t)b->router_width, b->s.in, b->in_bytes);
     run_rows(run, choose_job);
     run->lists = cpu_moe_sort(b, b->s.topk, run->pass->n_rows, b->s.order);

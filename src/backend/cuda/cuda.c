@@ -111,12 +111,12 @@ static Status device_choose(Cuda *c, Err *err) {
     TRY(cuda_status(cudaSetDevice(c->plan.device), "choosing the card", err));
     struct cudaDeviceProp prop;
     TRY(cuda_status(cudaGetDeviceProperties(&prop, c->plan.device), "asking the card", err));
-    TRY(cuda_status(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor,
-                                           c->plan.device),
-                    "asking the card", err));
-    TRY(cuda_status(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor,
-                                           c->plan.device),
-                    "asking the card", err));
+    TRY(cuda_status(
+        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, c->plan.device),
+        "asking the card", err));
+    TRY(cuda_status(
+        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, c->plan.device),
+        "asking the card", err));
     if (10 * major + minor < LOWEST_COMPUTE)
         return err_set(err, STATUS_UNSUPPORTED,
                        "cuda: %s: expected compute capability 8.0 or higher, found %d.%d",
@@ -125,8 +125,8 @@ static Status device_choose(Cuda *c, Err *err) {
                                            c->plan.device),
                     "asking the card", err));
     TRY(cuda_status(cuda_kernels_init(c->max_shared), "preparing kernels", err));
-    TRY(cuda_status(cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking),
-                    "making a stream", err));
+    TRY(cuda_status(cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking), "making a stream",
+                    err));
     snprintf(c->text, sizeof c->text, "%s (compute %d.%d), %s", prop.name, major, minor,
              c->has_graphs ? "graphs" : "no graphs");
     return STATUS_OK;
@@ -146,9 +146,10 @@ static void sizes_set(Cuda *c) {
     size_t state = (size_t)m->n_gdn_value_heads * GDN_HEAD * GDN_HEAD * 4;
     size_t ring = CONV_TAPS * (size_t)config_conv_dim(m) * 2;
     c->slot_ring = (int64_t)(state * (size_t)c->n_gdn);
-    c->slot_size = max_size(round_up_size((state + ring) * (size_t)c->n_gdn, CUDA_ALIGN), CUDA_ALIGN);
-    c->block_size = max_size((size_t)c->n_attn * 2 * KV_BLOCK * (size_t)config_kv_dim(m) * 2,
-                             CUDA_ALIGN);
+    c->slot_size =
+        max_size(round_up_size((state + ring) * (size_t)c->n_gdn, CUDA_ALIGN), CUDA_ALIGN);
+    c->block_size =
+        max_size((size_t)c->n_attn * 2 * KV_BLOCK * (size_t)config_kv_dim(m) * 2, CUDA_ALIGN);
 }
 
 static size_t logits_bytes(const Cuda *c) {
@@ -583,7 +584,7 @@ static cudaError_t step_start(Cuda *c, const Cut *t, CudaDone *d) {
         e = cudaMemsetAsync(c->bad, 0x7f, seqs, c->stream);
     if (e == cudaSuccess && t->m)
         e = c->has_graphs && t->m <= CUDA_GRAPH_ROWS ? cudaGraphLaunch(c->graph[t->m], c->stream)
-                                                      : cuda_step_decode(c, t->m);
+                                                     : cuda_step_decode(c, t->m);
     if (e == cudaSuccess)
         e = decode_logits(c, t, d);
     if (e == cudaSuccess && t->n.m) {
@@ -768,9 +769,7 @@ static Status cuda_sampler_set(void *self, int32_t sampler, const SampleParams *
 
 /* ---- slots and blocks ---- */
 
-static char *slot_at(const Cuda *c, int32_t slot) {
-    return c->slots + (size_t)slot * c->slot_size;
-}
+static char *slot_at(const Cuda *c, int32_t slot) { return c->slots + (size_t)slot * c->slot_size; }
 
 static void cuda_slot_copy(void *self, int32_t to, int32_t from) {
     Cuda *c = self;
@@ -815,9 +814,7 @@ static Status cuda_slot_restore(void *self, int32_t slot, const void *host, Err 
                     cudaMemcpyHostToDevice, "restoring a state slot", err);
 }
 
-static uint64_t cuda_block_host_bytes(const void *self) {
-    return ((const Cuda *)self)->block_size;
-}
+static uint64_t cuda_block_host_bytes(const void *self) { return ((const Cuda *)self)->block_size; }
 
 static Status cuda_block_save(void *self, int32_t block, void *host, Err *err) {
     Cuda *c = self;

@@ -18,8 +18,7 @@ enum { DIM = 256, GROUP = 8, TILE_KEYS = 64 };
 /* Rows of 64 keys (which 0) or values (which 1) of one block and head: [64, 256]. */
 FN uint16_t *kv_tile(const CudaAttn &t, int32_t block, int which, int32_t head) {
     char *base = reinterpret_cast<char *>(t.kv) + block * t.block_stride;
-    return reinterpret_cast<uint16_t *>(base) +
-           ((int64_t)which * t.nkv + head) * TILE_KEYS * DIM;
+    return reinterpret_cast<uint16_t *>(base) + ((int64_t)which * t.nkv + head) * TILE_KEYS * DIM;
 }
 
 /* A warp normalises and rotates one head of 256; lane l holds dims l + 32 i. */
@@ -329,8 +328,7 @@ FN uint16_t *wide_piece(uint16_t *tile, int row, int piece) {
 }
 
 /* 64 rows of keys or values; those at and above `count` become zeros. */
-template <int WARPS>
-FN void kv_fetch(uint16_t *tile, const uint16_t *from, int32_t count) {
+template <int WARPS> FN void kv_fetch(uint16_t *tile, const uint16_t *from, int32_t count) {
     for (int at = (int)threadIdx.x; at < TILE_KEYS * 32; at += WARPS * 32) {
         int row = at / 32, piece = at % 32;
         copy_async(wide_piece(tile, row, piece), from + row * DIM + piece * 8, row < count);
@@ -344,8 +342,8 @@ FN void q_fetch(uint16_t *tile, const CudaAttnPrefill &a, int32_t row0, int32_t 
     for (int at = (int)threadIdx.x; at < WARPS * 16 * 32; at += WARPS * 32) {
         int row = at / 32, piece = at % 32;
         bool is_there = row < n_rows;
-        int64_t from = is_there ? ((int64_t)(row0 + row / heads) * a.t.nq + head0 + row % heads) * DIM
-                                : 0;
+        int64_t from =
+            is_there ? ((int64_t)(row0 + row / heads) * a.t.nq + head0 + row % heads) * DIM : 0;
         copy_async(wide_piece(tile, row, piece), a.q + from + piece * 8, is_there);
     }
 }

@@ -136,7 +136,9 @@ FN void copy_async(void *shared, const void *device, bool is_there) {
                  : "memory");
 }
 FN void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int N> FN void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
+template <int N> FN void copy_wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
 /* Weights are read once: they stay out of the first-level cache. */
 FN uint4 load_once(const uint4 *p) {
     uint4 v;
@@ -183,7 +185,8 @@ static cudaError_t start(const CudaLaunch *l, void (*kernel)(P...), dim3 grid, i
     config.numAttrs = l->is_chained ? 1 : 0;
     return cudaLaunchKernelEx(&config, kernel, P(args)...);
 }
-/* Lets a kernel use so many bytes of shared memory, and the multiprocessor give it as much as it has. */
+/* Lets a kernel use so many bytes of shared memory, and the multiprocessor give it as much as it
+ * has. */
 template <typename... P> static cudaError_t allow_shared(void (*kernel)(P...), size_t bytes) {
     cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                          cudaSharedmemCarveoutMaxShared);

@@ -85,8 +85,7 @@ __global__ void norm_kernel(CudaNorm a) {
         uint32_t *u = reinterpret_cast<uint32_t *>(a.u + (int64_t)row * a.k + g * CUDA_GROUP);
 #pragma unroll
         for (int i = 0; i < 8; i++)
-            u[8 * (i / 2) + 4 * (i % 2) + j] =
-                pack_bf16(v[2 * i] * factor, v[2 * i + 1] * factor);
+            u[8 * (i / 2) + 4 * (i % 2) + j] = pack_bf16(v[2 * i] * factor, v[2 * i + 1] * factor);
     }
 }
 
@@ -232,9 +231,7 @@ extern "C" cudaError_t cuda_combine(const CudaLaunch *l, const CudaCombine *a) {
 /* ---- greedy choice ---- */
 
 /* Larger logit first, then lower id. */
-FN uint64_t choice_key(float x, int32_t id) {
-    return (uint64_t)order_key(x) << 32 | (uint32_t)~id;
-}
+FN uint64_t choice_key(float x, int32_t id) { return (uint64_t)order_key(x) << 32 | (uint32_t)~id; }
 FN uint64_t choice_max(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
 /* The largest key of a block of 256 threads; in thread 0. */

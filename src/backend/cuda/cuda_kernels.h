@@ -26,13 +26,13 @@
 #include <stdint.h>
 
 enum {
-    CUDA_GROUP = 64,       // inputs of one scale
-    CUDA_WARP_TILES = 8,   // tiles along the inputs that one warp of a decode product takes
-    CUDA_MAX_K = 8192,     // 16 warps of 8 tiles of 64 inputs
-    CUDA_MAX_HIDDEN = 4096, // 8 such warps: the router's 8-bit tiles fit into shared memory
-    CUDA_MAX_TOP_K = 15,   // 16 warps with the shared expert's
-    CUDA_MAX_SPLITS = 64,  // pieces of a context in decode attention
-    CUDA_SPLIT_KEYS = 128, // a piece is a multiple of it
+    CUDA_GROUP = 64,         // inputs of one scale
+    CUDA_WARP_TILES = 8,     // tiles along the inputs that one warp of a decode product takes
+    CUDA_MAX_K = 8192,       // 16 warps of 8 tiles of 64 inputs
+    CUDA_MAX_HIDDEN = 4096,  // 8 such warps: the router's 8-bit tiles fit into shared memory
+    CUDA_MAX_TOP_K = 15,     // 16 warps with the shared expert's
+    CUDA_MAX_SPLITS = 64,    // pieces of a context in decode attention
+    CUDA_SPLIT_KEYS = 128,   // a piece is a multiple of it
     CUDA_BAD_ROWS = 1 << 22, // a bad row is noted as layer * this + row of the sequence
 };
 
@@ -174,19 +174,19 @@ cudaError_t cuda_route(const CudaLaunch *l, const CudaRoute *a);
 typedef struct CudaGroup {
     const int32_t *id; // [n_pairs]
     int32_t n_pairs, n_experts, tile;
-    int32_t *list;    // [n_pairs] pair numbers, expert by expert
-    int32_t *item;    // [max_items, 3] expert, first place in list, number of pairs; 0 pairs: none
+    int32_t *list;     // [n_pairs] pair numbers, expert by expert
+    int32_t *item;     // [max_items, 3] expert, first place in list, number of pairs; 0 pairs: none
     int32_t max_items; // n_pairs / tile + n_experts is enough
 } CudaGroup;
 cudaError_t cuda_group(const CudaLaunch *l, const CudaGroup *a);
 
 /* x += sum of weight * y in order of choice + sigmoid(mix) * shared. */
 typedef struct CudaCombine {
-    float *x;             // [m, h]
-    const uint16_t *y;    // [m, top_k, h] bf16
-    const float *weight;  // [m, top_k]
+    float *x;               // [m, h]
+    const uint16_t *y;      // [m, top_k, h] bf16
+    const float *weight;    // [m, top_k]
     const uint16_t *shared; // [m, h] bf16
-    const float *mix;     // logit of row i at mix[i * ld_mix]
+    const float *mix;       // logit of row i at mix[i * ld_mix]
     int32_t ld_mix, m, h, top_k;
     CudaBad bad;
 } CudaCombine;
@@ -233,9 +233,9 @@ typedef struct CudaRouter {
     CudaMatrix router; // [E + 1, H]: row E is the shared expert's mix
     CudaMatrix shared; // [2 SI, H] gate and up interleaved by 8
     CudaSource src;
-    CudaRoute route;   // logits [m, ld] are written here
-    float *act;        // [m, SI]
-    int32_t *count;    // zero before, zero behind
+    CudaRoute route; // logits [m, ld] are written here
+    float *act;      // [m, SI]
+    int32_t *count;  // zero before, zero behind
 } CudaRouter;
 cudaError_t cuda_router(const CudaLaunch *l, const CudaRouter *a);
 
@@ -272,7 +272,7 @@ typedef enum CudaEpilogue {
 } CudaEpilogue;
 /* y = u W^T, or for grouped experts: item i multiplies the pairs of its list with its expert. */
 typedef struct CudaMatmul {
-    CudaMatrix w; // of all experts when grouped
+    CudaMatrix w;      // of all experts when grouped
     const uint16_t *u; // [rows, k] bf16
     void *y;
     const int32_t *list, *item; // NULL: one matrix, rows 0..m
@@ -291,8 +291,8 @@ cudaError_t cuda_matmul(const CudaLaunch *l, const CudaMatmul *a);
 /* One layer's parameters and state. */
 typedef struct CudaGdn {
     const float *conv, *a_log, *dt_bias, *norm; // [CC, 4], [HV], [HV], [128]
-    float *state;    // of slot 0, this layer: S [HV, 128 key, 128 value]
-    uint16_t *ring;  // of slot 0, this layer: raw rows [4, CC] bf16; row of position p at p % 4
+    float *state;                               // of slot 0, this layer: S [HV, 128 key, 128 value]
+    uint16_t *ring;      // of slot 0, this layer: raw rows [4, CC] bf16; row of position p at p % 4
     int64_t slot_stride; // bytes between slots
     int32_t hk, hv;
     float eps;

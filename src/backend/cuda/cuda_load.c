@@ -16,9 +16,9 @@
 #include <string.h>
 
 enum {
-    PARTS = 4,             // slots that make one packed matrix
-    LIST = 8,              // packed matrices of a layer
-    PIECE = 8 << 20,       // bytes of codes that one job reads
+    PARTS = 4,       // slots that make one packed matrix
+    LIST = 8,        // packed matrices of a layer
+    PIECE = 8 << 20, // bytes of codes that one job reads
 };
 
 /* A slot's rows inside a packed matrix. */
@@ -62,28 +62,33 @@ static int list_matrices(const ModelConfig *c, int layer, CudaLayer *l, CudaMatr
         return n;
     }
     if (c->is_attn[layer]) {
-        out[n++] = (Built){&l->in, 2 * qd + 2 * kv, h, 4, 3,
-                           {{SLOT_ATTN_Q, 0, 0},
-                            {SLOT_ATTN_K, 2 * qd, 0},
-                            {SLOT_ATTN_V, 2 * qd + kv, 0}}};
+        out[n++] = (Built){
+            &l->in, 2 * qd + 2 * kv,
+            h,      4,
+            3,      {{SLOT_ATTN_Q, 0, 0}, {SLOT_ATTN_K, 2 * qd, 0}, {SLOT_ATTN_V, 2 * qd + kv, 0}}};
         out[n++] = built(&l->out, h, qd, 4, SLOT_ATTN_O);
     } else {
-        out[n++] = (Built){&l->in, cc + vd + 2 * hv, h, 4, 4,
+        out[n++] = (Built){&l->in,
+                           cc + vd + 2 * hv,
+                           h,
+                           4,
+                           4,
                            {{SLOT_GDN_QKV, 0, 0},
                             {SLOT_GDN_Z, cc, 0},
                             {SLOT_GDN_B, cc + vd, 0},
                             {SLOT_GDN_A, cc + vd + hv, 0}}};
         out[n++] = built(&l->out, h, vd, 4, SLOT_GDN_OUT);
     }
-    out[n++] = (Built){&l->router, c->n_experts + 1, h, 8, 2,
-                       {{SLOT_ROUTER, 0, 0}, {SLOT_SHARED_MIX, c->n_experts, 0}}};
+    out[n++] = (Built){&l->router, c->n_experts + 1,
+                       h,          8,
+                       2,          {{SLOT_ROUTER, 0, 0}, {SLOT_SHARED_MIX, c->n_experts, 0}}};
     out[n++] = built_pair(&l->shared_up, 2 * (int64_t)c->shared_inner, h, SLOT_SHARED_GATE,
                           SLOT_SHARED_UP);
     out[n++] = built(&l->shared_down, h, c->shared_inner, 4, SLOT_SHARED_DOWN);
     out[n++] = built_pair(&l->expert_up, 2 * (int64_t)c->n_experts * c->expert_inner, h,
                           SLOT_EXPERT_GATE, SLOT_EXPERT_UP);
-    out[n++] = built(&l->expert_down, (int64_t)c->n_experts * h, c->expert_inner, 4,
-                     SLOT_EXPERT_DOWN);
+    out[n++] =
+        built(&l->expert_down, (int64_t)c->n_experts * h, c->expert_inner, 4, SLOT_EXPERT_DOWN);
     return n;
 }
 
@@ -136,8 +141,8 @@ Status cuda_load_check(const Weights *w, Err *err) {
     TRY(check_count("hidden", c->hidden, is_hidden_good, "a multiple of 64 up to 4096", err));
     TRY(check_count("expert inner width", c->expert_inner, c->expert_inner % CUDA_GROUP == 0,
                     "a multiple of 64", err));
-    TRY(check_count("shared expert inner width", c->shared_inner,
-                    c->shared_inner % CUDA_GROUP == 0, "a multiple of 64", err));
+    TRY(check_count("shared expert inner width", c->shared_inner, c->shared_inner % CUDA_GROUP == 0,
+                    "a multiple of 64", err));
     TRY(check_count("widest input", widest, widest <= CUDA_MAX_K, "at most 8192", err));
     TRY(check_count("experts a token", c->top_k, c->top_k <= CUDA_MAX_TOP_K, "at most 15", err));
     int32_t share = c->n_q_heads / c->n_kv_heads;
@@ -219,9 +224,7 @@ typedef struct Fill {
     Err err;
 } Fill;
 
-static size_t row_bytes(const Built *b) {
-    return (size_t)b->k / 8 * (size_t)b->bits;
-}
+static size_t row_bytes(const Built *b) { return (size_t)b->k / 8 * (size_t)b->bits; }
 
 static int64_t piece_rows(const Built *b) {
     int64_t n = PIECE / (int64_t)row_bytes(b) / 8 * 8;
@@ -320,9 +323,9 @@ static Status fill_plain(Cuda *c, const Weights *w, int layer, Err *err) {
             return err_memory(err, "parameters", bytes);
         Status status = weights_read_plain(w, plain[i].slot, layer, values, err);
         if (status == STATUS_OK)
-            status = cuda_status(cudaMemcpyAsync(*plain[i].to, values, bytes,
-                                                 cudaMemcpyHostToDevice, c->stream),
-                                 "uploading parameters", err);
+            status = cuda_status(
+                cudaMemcpyAsync(*plain[i].to, values, bytes, cudaMemcpyHostToDevice, c->stream),
+                "uploading parameters", err);
         if (status == STATUS_OK)
             status = cuda_status(cudaStreamSynchronize(c->stream), "uploading parameters", err);
         mem_free(values);
@@ -392,8 +395,8 @@ Status cuda_load_fill(Cuda *c, const Weights *w, const Progress *progress, Err *
     for (int layer = -1; layer < c->c.n_layers; layer++)
         TRY(fill_plain(c, w, layer, err));
     CudaLaunch l = {.stream = c->stream};
-    return cuda_status(cuda_rope_table(&l, c->rope, c->plan.max_ctx, c->c.rope_theta),
-                       "rotations", err);
+    return cuda_status(cuda_rope_table(&l, c->rope, c->plan.max_ctx, c->c.rope_theta), "rotations",
+                       err);
 }
 
 #endif

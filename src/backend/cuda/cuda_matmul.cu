@@ -120,8 +120,7 @@ FN void tile_store(const CudaMatmul &a, const Work &w, float (&acc)[2][ROWS / 8]
                 out_pair(y, at + o, low, is_row && o < a.ldy);
                 out_pair(y, at + o + 8, high, is_row && o + 8 < a.ldy);
             } else if (a.epilogue == CUDA_SWIGLU) {
-                uint32_t two =
-                    transpose_matrix(pack_bf16(silu(c[0]) * c[2], silu(c[1]) * c[3]));
+                uint32_t two = transpose_matrix(pack_bf16(silu(c[0]) * c[2], silu(c[1]) * c[3]));
                 out_pair(y, at + w.n0 / 2 + i * 8 + 2 * j, two, is_row);
             } else {
 #pragma unroll

@@ -88,8 +88,8 @@ FN void tile_product(float acc[4], const uint32_t word[BITS], uint2 scale, uint4
     mma_s8(l, a[4], a[5], a[6], a[7], low.z, low.w);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        float whole = fmaf(__int_as_float(h[i]) - WHOLE_VALUE, 128.0f,
-                           __int_as_float(l[i]) - WHOLE_VALUE);
+        float whole =
+            fmaf(__int_as_float(h[i]) - WHOLE_VALUE, 128.0f, __int_as_float(l[i]) - WHOLE_VALUE);
         uint32_t sb = i < 2 ? scale.x : scale.y;
         float2 s = i % 2 ? s1 : s0;
         acc[i] = fmaf(bf16_low(sb), whole * s.x, acc[i]);
@@ -187,7 +187,8 @@ template <int BITS> static size_t shared_bytes(int warps, int nt, bool is_fused,
 template <int BITS>
 FN Shared shared_at(unsigned char *base, int warps, int nt, bool is_fused, int buffers) {
     Shared s;
-    s.digits = reinterpret_cast<Digits8 *>(base + sizeof(WarpTiles<BITS>) * (size_t)(warps * buffers));
+    s.digits =
+        reinterpret_cast<Digits8 *>(base + sizeof(WarpTiles<BITS>) * (size_t)(warps * buffers));
     s.part = reinterpret_cast<float *>(s.digits + (is_fused ? warps : 0));
     s.squares = s.part + warps * nt * 128;
     return s;
@@ -259,8 +260,7 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS_WANTED(NT, WARPS))
     chain_wait();
     chain_next();
     if (FUSED) {
-        float squares =
-            fused_make(&s.digits[warp], a.src.x, a.src.gain, first, groups, lane);
+        float squares = fused_make(&s.digits[warp], a.src.x, a.src.gain, first, groups, lane);
         if (lane == 0)
             s.squares[warp] = squares;
     }
@@ -400,8 +400,8 @@ template <int BITS, int NT, bool FUSED> FN void router_part(const CudaRouter &a,
     DYN_SHARED(unsigned char, base);
     int warp = (int)threadIdx.x / 32, warps = (int)blockDim.x / 32, lane = (int)threadIdx.x % 32;
     Shared s = shared_at<8>(base, warps, NT, FUSED, 1);
-    WarpTiles<BITS> &tiles = *reinterpret_cast<WarpTiles<BITS> *>(
-        reinterpret_cast<WarpTiles<8> *>(base) + warp);
+    WarpTiles<BITS> &tiles =
+        *reinterpret_cast<WarpTiles<BITS> *>(reinterpret_cast<WarpTiles<8> *>(base) + warp);
     const CudaMatrix &m = BITS == 8 ? a.router : a.shared;
     int32_t groups = m.k / CUDA_GROUP, first = warp * CUDA_WARP_TILES;
     int32_t row0 = (int32_t)blockIdx.y * 8 * NT;
@@ -423,8 +423,7 @@ template <int BITS, int NT, bool FUSED> FN void router_part(const CudaRouter &a,
         router_store<NT, FUSED>(a, s, block, row0, warps);
 }
 
-template <int NT, bool FUSED>
-__global__ void __launch_bounds__(512) router_kernel(CudaRouter a) {
+template <int NT, bool FUSED> __global__ void __launch_bounds__(512) router_kernel(CudaRouter a) {
     int32_t n_router = (a.router.n + 15) / 16, block = (int32_t)blockIdx.x;
     if (block < n_router)
         router_part<8, NT, FUSED>(a, block);

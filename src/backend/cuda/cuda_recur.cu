@@ -283,7 +283,7 @@ enum { WIDE = HEAD + 4, NARROW = CHUNK + 4 }; // row strides in shared memory: b
 
 struct ChunkShared {
     float k[CHUNK][WIDE];
-    float x[CHUNK][WIDE]; // q, then v
+    float x[CHUNK][WIDE];   // q, then v
     float a[CHUNK][NARROW]; // A, then T
     float sum[CHUNK], beta[CHUNK];
 };
@@ -535,7 +535,8 @@ FN void pass_state_save(const CudaGdnPrefill &a, int32_t slot, int32_t hv, int32
 #pragma unroll
         for (int i = 0; i < 4; i += 2) {
             int row = i0 + lane / 4 + i / 2 * 8, col = 8 * c + lane % 4 * 2;
-            *reinterpret_cast<float2 *>(state + row * HEAD + col) = make_float2(m[c][i], m[c][i + 1]);
+            *reinterpret_cast<float2 *>(state + row * HEAD + col) =
+                make_float2(m[c][i], m[c][i + 1]);
         }
 }
 

@@ -11,10 +11,10 @@
 #include "backend/cuda/cuda_kernels.h"
 
 enum {
-    CUDA_HEAD_ROWS = 32,   // prefill rows that go through the output head together
-    CUDA_ITEM_PAIRS = 64,  // pairs of one item of a grouped product
-    CUDA_GRAPH_ROWS = 32,  // decode steps of up to so many rows are replayed as graphs
-    CUDA_ALIGN = 256,      // of every array on the device
+    CUDA_HEAD_ROWS = 32,  // prefill rows that go through the output head together
+    CUDA_ITEM_PAIRS = 64, // pairs of one item of a grouped product
+    CUDA_GRAPH_ROWS = 32, // decode steps of up to so many rows are replayed as graphs
+    CUDA_ALIGN = 256,     // of every array on the device
 };
 
 /* One layer's packed matrices and parameters. */
@@ -50,7 +50,7 @@ typedef struct CudaDesc {
     CudaChunk *chunks;
     CudaSnap *snaps; // [max_rows / RECUR_CHUNK + max_seqs]
     CudaTile *tiles;
-    int32_t *list; // [max_rows] prefill rows that go through the head
+    int32_t *list;           // [max_rows] prefill rows that go through the head
     size_t size, prefill_at; // bytes; where `rows` begins
 } CudaDesc;
 
@@ -117,8 +117,8 @@ typedef struct Cuda {
     CudaDecode d;
     CudaPrefill p;
     char *desc;
-    CudaDesc at;       // of the device
-    int32_t *sampled;  // [2, max_seqs], then bad [max_seqs]
+    CudaDesc at;      // of the device
+    int32_t *sampled; // [2, max_seqs], then bad [max_seqs]
     int32_t *bad;
     char *host; // pinned
     size_t host_size;
@@ -129,9 +129,10 @@ typedef struct Cuda {
     uint64_t n_submitted, n_waited;
     cudaGraphExec_t graph[CUDA_GRAPH_ROWS + 1]; // [rows of the step]
     Sampler **samplers;
-    int32_t *sampler_limit; // [n_samplers] ids below it may be chosen by the device; -1: host samples
-    int32_t *slot_tok;      // [n_slots] tokens that a slot has seen: where its ring stands
-    Status failed;          // a device failure that nothing can mend
+    int32_t
+        *sampler_limit; // [n_samplers] ids below it may be chosen by the device; -1: host samples
+    int32_t *slot_tok;  // [n_slots] tokens that a slot has seen: where its ring stands
+    Status failed;      // a device failure that nothing can mend
     char failed_text[ERR_TEXT_SIZE];
     char text[384];
 } Cuda;

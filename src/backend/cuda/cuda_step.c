@@ -449,10 +449,8 @@ static cudaError_t prefill_routed(Cuda *c, const CudaLaunch *l, const CudaLayer 
 static cudaError_t prefill_experts(Cuda *c, const CudaLaunch *l, const CudaLayer *y, int32_t m,
                                    int32_t layer) {
     FORWARD(prefill_norm(c, l, y->post_norm, m, true));
-    CudaMatvec router = {.w = y->router,
-                         .src = {.digits = c->p.in, .m = m},
-                         .y = c->p.router,
-                         .ldy = c->ld_router};
+    CudaMatvec router = {
+        .w = y->router, .src = {.digits = c->p.in, .m = m}, .y = c->p.router, .ldy = c->ld_router};
     FORWARD(cuda_matvec(l, &router));
     CudaRoute route = route_of(c, c->p.router, c->p.id, c->p.weight, m);
     FORWARD(cuda_route(l, &route));
@@ -464,11 +462,8 @@ static cudaError_t prefill_experts(Cuda *c, const CudaLaunch *l, const CudaLayer
                      .ldy = c->c.shared_inner,
                      .epilogue = CUDA_SWIGLU};
     FORWARD(cuda_matmul(l, &up));
-    CudaMatmul down = {.w = y->shared_down,
-                       .u = c->p.shared_act,
-                       .y = c->p.shared_y,
-                       .m = m,
-                       .ldy = c->c.hidden};
+    CudaMatmul down = {
+        .w = y->shared_down, .u = c->p.shared_act, .y = c->p.shared_y, .m = m, .ldy = c->c.hidden};
     FORWARD(cuda_matmul(l, &down));
     CudaCombine combine = {.x = c->p.x,
                            .y = c->p.y,
@@ -499,10 +494,8 @@ cudaError_t cuda_step_prefill_head(Cuda *c, int32_t first, int32_t m) {
                      .m = m,
                      .k = c->c.hidden};
     FORWARD(cuda_norm(&l, &norm));
-    CudaMatvec head = {.w = c->head,
-                       .src = {.digits = c->p.head, .m = m},
-                       .y = c->p.logits,
-                       .ldy = c->c.vocab};
+    CudaMatvec head = {
+        .w = c->head, .src = {.digits = c->p.head, .m = m}, .y = c->p.logits, .ldy = c->c.vocab};
     return cuda_matvec(&l, &head);
 }
 
