@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# first_answer.sh - what ./start shows behind the build: one answered question, then a conversation on a
-# terminal, or how to go on. LILY names the program (default build/lily).
+# first_answer.sh - what ./start shows behind the build: one answered question, then the server with its
+# page and a first request. LILY names the program (default build/lily), LILY_PORT the port (8080).
 set -eu
 cd "$(dirname "$0")/.."
 lily=${LILY:-build/lily}
@@ -19,7 +19,10 @@ echo
 echo "> $question"
 "$lily" generate -m "$model" -p "$question" --no-think --temp 0 --max-tokens 60
 echo
-if [ -t 0 ] && [ -t 1 ]; then
-    exec "$lily" chat -m "$model"
-fi
-echo "start: go on with  $lily chat  or  $lily generate -p \"Your question\""
+port=${LILY_PORT:-8080}
+echo "start: serving it; the page is http://127.0.0.1:$port/ and a first request, in another terminal:"
+echo
+echo "curl -s http://127.0.0.1:$port/v1/chat/completions -H 'Content-Type: application/json' -d '{\"messages\": [{\"role\": \"user\", \"content\": \"What is the capital of France?\"}]}'"
+echo
+echo "start: for a conversation on the terminal: $lily chat. Ctrl-C ends the server."
+exec "$lily" serve -m "$model" --port "$port"

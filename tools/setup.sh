@@ -4,7 +4,7 @@
 # nothing where all is there. `setup.sh build` for building and running, `setup.sh test` for the test
 # suite as well.
 set -eu
-build="gcc make pkg-config xz-utils git ca-certificates libjansson-dev nettle-dev libxxhash-dev libcurl4-gnutls-dev libmicrohttpd-dev libedit-dev"
+build="gcc make curl pkg-config xz-utils git ca-certificates libjansson-dev nettle-dev libxxhash-dev libcurl4-gnutls-dev libmicrohttpd-dev libedit-dev"
 test="g++ clang clang-format libclang-rt-14-dev libcmocka-dev python3 python3-venv"
 
 packages=$build
