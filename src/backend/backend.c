@@ -44,8 +44,8 @@ static const BackendTable *table_find(BackendKind kind) {
     }
 }
 
-/* The fastest kind that is there and was seen to be right on its device; the CUDA kernels were so far
- * checked in an emulation only, so they must be asked for by name. */
+/* The fastest kind that is there and was seen to be right on its device; the CUDA kernels were so
+ * far checked in an emulation only, so they must be asked for by name. */
 static BackendKind auto_kind(void) {
     static const BackendKind order[] = {BACKEND_METAL, BACKEND_CPU};
     for (size_t i = 0; i < COUNT_OF(order); i++)

@@ -3,11 +3,14 @@
  *
  * Path:     main -> cli_parse (options.c) -> the verb's own file.
  * Owns:     the table of verbs.  Thread: main. */
+#define _POSIX_C_SOURCE 200809L
 #include "backend/backend.h"
 #include "cli/ui.h"
 #include "cli/verbs.h"
 
+#include <fcntl.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 
 const CliVerb CLI_VERBS[] = {
@@ -68,7 +71,17 @@ static int main_version(void) {
     return ui_finish("--version");
 }
 
+/* A closed standard stream would let the next file that is opened take its number: model bytes read
+ * as messages, messages written into a socket. */
+static void main_open_streams(void) {
+    for (int fd = 0; fd <= 2; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd ? O_WRONLY : O_RDONLY) != fd)
+            abort(); // the lowest free number is the one that was closed
+}
+
 int main(int argc, char **argv) {
+    main_open_streams();
+    signal(SIGXFSZ, SIG_IGN); // a file-size limit is a write error with a text
     signal(SIGPIPE, SIG_IGN); // a closed pipe is a write error like any other
     if (argc < 2) {
         cli_print_help(stderr);

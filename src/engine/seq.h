@@ -28,11 +28,12 @@ struct Seq {
     int32_t n_blocks; // held so far
     int32_t stop_ids[LIMIT_EOS];
     int32_t n_stop_ids;
-    int32_t n_stable; // prompt tokens that a later turn has too; a snapshot is taken near it
-    uint64_t space;   // of the prefix cache
-    uint64_t client;  // who is served in turn
-    int32_t last_step, last_index; // the last step that holds it and its index there
-    int32_t tail_slot;             // snapshot that decode made at tail_pos; -1: none
+    int32_t n_stable;   // prompt tokens that a later turn has too; a snapshot is taken near it
+    uint64_t space;     // of the prefix cache
+    uint64_t client;    // who is served in turn
+    int64_t last_step;  // the last step that holds it
+    int32_t last_index; // its index there
+    int32_t tail_slot;  // snapshot that decode made at tail_pos; -1: none
     int32_t tail_pos;
     int32_t n_ignore; // choices of steps in flight that forced ids have overtaken
     bool is_cancelled;
@@ -70,7 +71,7 @@ struct Engine {
     Seq *first_waiting, *last_waiting;
     int32_t n_waiting;
     int32_t depth;
-    int32_t step; // number of the next step to submit
+    int64_t step; // number of the next step to submit
     int32_t n_flight;
     Flight flights[BATCH_IN_FLIGHT]; // step s stands in flights[s % BATCH_IN_FLIGHT]
     BatchResult *results;            // [max_seqs]

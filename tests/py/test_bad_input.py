@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from conftest import LILY
+from conftest import LILY, ROOT
 from test_cli import TINY, assert_refused
 
 MICRO = "synth:micro"
@@ -193,3 +193,10 @@ def test_a_listing_that_never_comes_can_be_stopped(tmp_path):
         release.set()
         server.shutdown()
     assert p.returncode == 1 and b"stopped" in err
+
+
+@pytest.mark.parametrize("closed", [0, 1, 2])
+def test_a_closed_standard_stream_is_not_taken_by_a_file(closed):
+    done = subprocess.run(["sh", "-c", f'exec "$0" generate -m synth:micro -p a --no-think --max-tokens 2 {closed}>&-', LILY],
+                          capture_output=True, cwd=ROOT, timeout=60)
+    assert done.returncode in (0, 1) and done.stderr.count(b"\n") <= 3, done.stderr[:500]

@@ -122,7 +122,6 @@ def test_hundred_hang_ups_give_every_block_back():
 def test_a_reader_that_stops_reading_waits_and_others_do_not():
     with Server("--max-seqs", "1", "--ctx", "65536", "--idle-timeout", "600", model=MICRO) as server, \
             server.connect() as slow:
-        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         # 20 log-probabilities a token fill what the system buffers for a connection in a few seconds.
         body = json.dumps({**HI, "stream": True, "max_tokens": 60000, "logprobs": True, "top_logprobs": 20,
                            **NEVER_ENDS}).encode()
@@ -150,7 +149,7 @@ def test_a_slow_reader_gets_the_same_bytes(server):
         with server.connect() as s:
             body = json.dumps({**HI, "stream": True, "max_tokens": 500, **NEVER_ENDS}).encode()
             if slow:
-                s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 17)
             s.sendall(server.head("POST", "/v1/chat/completions", {"Connection": "close"}, len(body)) + body)
             data = b""
             while piece := s.recv(3000 if slow else 1 << 20):
