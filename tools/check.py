@@ -19,7 +19,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 JOBS = str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())
 # What the thread sanitizer runs: everything that starts threads.
-THREADED = ["test_api", "test_stream", "test_engine_pause", "test_pool", "test_engine", "test_cpu_equal", "test_weights", "test_synth"]
+THREADED = ["test_api", "test_stream", "test_job", "test_engine_pause", "test_pool", "test_engine", "test_cpu_equal", "test_weights", "test_synth"]
 PYPI = ["pytest", "jinja2", "tokenizers", "openai"]
 PYPI_WANTED = ["langchain-openai"]  # tests that need it are skipped without it
 
@@ -41,6 +41,8 @@ class Suite:
         mark = "FAILED" if failed else "ok"
         extra = f", {skipped} skipped" if skipped else ""
         print(f"{mark:6} {name}: {passed} passed, {failed} failed{extra} ({seconds:.1f} s)", flush=True)
+        for line in re.findall(r"^skipped: .*|^SKIPPED .*", output, flags=re.M):
+            print(f"       {line}", flush=True)
         if failed:
             self.faults.append(name)
             print(output[-6000:], flush=True)
@@ -67,6 +69,7 @@ def count_cmocka(output, status):
     passed = sum(int(n) for n in re.findall(r"^\[  PASSED  \] (\d+) test", output, flags=re.M))
     skipped = sum(int(n) for n in re.findall(r"^\[  SKIPPED \] (\d+) test", output, flags=re.M))
     failed = sum(int(n) for n in re.findall(r"^\[  FAILED  \] (\d+) test", output, flags=re.M))
+    skipped += len(re.findall(r"^skipped: ", output, flags=re.M))  # a program that this machine cannot run at all
     if status and not failed:
         failed = 1
     if not status and not passed and not skipped:
@@ -117,7 +120,7 @@ def python_tests(suite, is_long):
     if subprocess.run([str(python), "-c", "import langchain_openai"], capture_output=True).returncode:
         subprocess.run([str(python), "-m", "pip", "install", "-q", *PYPI_WANTED], check=False, capture_output=True)
     folders = ["tests/py"] + (["tools/mini"] if (ROOT / "tools/mini").exists() else [])
-    suite.run("python tests", [str(python), "-m", "pytest", "-q", *folders], count_pytest,
+    suite.run("python tests", [str(python), "-m", "pytest", "-q", "-rs", *folders], count_pytest,
               {"LILY_LONG": "1" if is_long else ""})
 
 
