@@ -3,7 +3,7 @@
 """The server measured over HTTP.
 
   bench_serve.py [--program build/lily] [--model SPEC] [--small SPEC] [--tokens 64] [--prompt 128]
-                 [--concurrency 1,2,4,8] [--clients 200] [--seconds 60] [--parts alone,streams,cpu,load] [--json OUT]
+                 [--concurrency 1,2,4,8] [--serve OPTIONS] [--clients 200] [--seconds 60] [--parts alone,streams,cpu,load] [--json OUT]
 
 alone    tokens a second of one streamed answer beside `lily generate` with the same prompt and model
 streams  for each concurrency: tokens a second together, time to the first token, gaps between two tokens of one stream
@@ -150,6 +150,7 @@ def main():
     parser.add_argument("--concurrency", type=lambda s: [int(x) for x in s.split(",")], default=[1, 2, 4, 8])
     parser.add_argument("--clients", type=int, default=200)
     parser.add_argument("--seconds", type=int, default=60)
+    parser.add_argument("--serve", default="", help="more options of `lily serve`, as one word")
     parser.add_argument("--parts", default="alone,streams,cpu,load")
     parser.add_argument("--json")
     options = parser.parse_args()
@@ -158,7 +159,8 @@ def main():
     from serving import Server
     parts, out = options.parts.split(","), {"model": options.model}
     if {"alone", "streams"} & set(parts):
-        with Server("--max-seqs", max(8, *options.concurrency), "--no-cache", wait=False, model=options.model) as server:
+        with Server("--max-seqs", max(8, *options.concurrency), "--no-cache", *options.serve.split(), wait=False,
+                    model=options.model) as server:
             server.wait_for(" ready: ", 1800)
             if "alone" in parts:
                 alone(server, options, out)

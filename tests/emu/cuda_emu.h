@@ -187,10 +187,12 @@ static inline void mma_tf32(float c[4], const uint32_t a[4], const uint32_t b[2]
     memcpy(m.c, c, 16);
     emu_collective(EMU_MMA_TF32, &m, c, 0);
 }
-static inline void load_matrix(uint32_t r[4], const void *p) {
+typedef const char *SharedAt;
+static inline SharedAt shared_place(const void *p) { return static_cast<SharedAt>(p); }
+static inline void load_matrix(uint32_t r[4], SharedAt p) {
     emu_collective(EMU_LOAD_MATRIX, p, r, 0);
 }
-static inline void load_matrix_transposed(uint32_t r[4], const void *p) {
+static inline void load_matrix_transposed(uint32_t r[4], SharedAt p) {
     emu_collective(EMU_LOAD_MATRIX_T, p, r, 0);
 }
 static inline uint32_t transpose_matrix(uint32_t x) { return emu_exchange(EMU_TRANSPOSE, x, 0); }

@@ -256,6 +256,7 @@ def test_health_metrics_openapi_page(server):
             assert got in (200, 400), (path, got)
     status, headers, body = server.request("GET", "/")
     assert status == 200 and headers["content-type"].startswith("text/html") and b"<title>lily</title>" in body
+    assert "default-src 'none'" in headers["content-security-policy"]
     assert b"http://" not in body and b"https://" not in body, "the page loads nothing from elsewhere"
 
 
@@ -367,7 +368,7 @@ def test_request_ids_are_echoed(server):
     body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
     _, headers, v = server.post("/v1/chat/completions", body, {"X-Request-Id": "job-17.a"})
     assert headers["x-request-id"] == "job-17.a" and v["id"] == "chatcmpl-job-17.a"
-    assert "id=job-17.a route=/v1/chat/completions status=200" in server.log
+    server.wait_for("id=job-17.a route=/v1/chat/completions status=200")
     _, a, _ = server.post("/v1/chat/completions", body)
     _, b, _ = server.post("/v1/chat/completions", body, {"X-Request-Id": "bad id\"" + "x" * 300})
     assert a["x-request-id"] != b["x-request-id"] and len(b["x-request-id"]) == 24
@@ -378,6 +379,7 @@ def test_the_log_has_a_line_for_each_request_and_no_text(server):
     secret = "zebra unicorn 4711"
     server.post("/v1/chat/completions", {"messages": [{"role": "user", "content": secret}], "max_tokens": 2},
                 {"X-Request-Id": "logline"})
+    server.wait_for("id=logline")
     line = next(l for l in server.lines if "id=logline" in l)
     for word in ("queue_ms=", "prompt=", "cached=", "generated=2", "prefill_tok_s=", "decode_tok_s=", "finish=length",
                  "cache="):

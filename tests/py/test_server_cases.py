@@ -276,6 +276,7 @@ def test_C48_the_same_prompt_twice_hits_and_a_miss_has_its_reason(long_server):
     n = first["usage"]["prompt_tokens"]
     assert cached(first) < 200 and cached(again) >= n - 128
     assert again["choices"] == first["choices"], "cold and cached answers are the same"
+    long_server.wait_for(f"prompt={n} ", times=2)
     lines = [l for l in long_server.lines if f"prompt={n} " in l]
     assert "cache=unknown" in lines[0] or "cache=diverged" in lines[0]
     assert "cache=whole" in lines[1]

@@ -586,8 +586,36 @@ static void open_reports_missing_memory(void **state) {
     assert_true(n > 10);
 }
 
+/* Plans that this backend cannot run are refused, with what is wrong in the text. */
+static void wrong_plans_are_refused(void **state) {
+    Fixture *f = *state;
+    BackendNeeds needs;
+    BackendPlan good = {.max_rows = 64, .max_seqs = 1, .n_blocks = 1, .n_slots = 1, .max_ctx = 64};
+    Err err = {0};
+    BackendPlan plan = good;
+    plan.mask = "graph,avx1024";
+    assert_int_equal(backend_needs(&needs, BACKEND_CUDA, f->o.weights, &plan, &err),
+                     STATUS_INVALID);
+    assert_non_null(strstr(err.text, "avx1024"));
+    plan = good;
+    plan.max_rows = 65536;
+    assert_int_equal(backend_needs(&needs, BACKEND_CUDA, f->o.weights, &plan, &err),
+                     STATUS_TOO_LARGE);
+    assert_non_null(strstr(err.text, "65536"));
+    plan = good;
+    plan.is_f32_activations = true;
+    assert_int_equal(backend_needs(&needs, BACKEND_CUDA, f->o.weights, &plan, &err),
+                     STATUS_UNSUPPORTED);
+    Backend *b = NULL;
+    plan = good;
+    plan.device = 99;
+    assert_int_equal(backend_open(&b, BACKEND_CUDA, f->o.weights, &plan, NULL, NULL, &err),
+                     STATUS_INVALID);
+    assert_null(b);
+}
+
 /* Prefill and decode of the same tokens differ by rounding alone. */
-static void prefill_and_decode_agree(void **state) {
+__attribute__((unused)) static void prefill_and_decode_agree(void **state) {
     Fixture *f = *state;
     OracleScore score = {0};
     OracleDevice d;
@@ -613,6 +641,9 @@ static void prefill_and_decode_agree(void **state) {
 #test " tiny-b", test, setup_b, teardown, NULL                                             \
     }
 
+#define ON(model, test)                                                                            \
+    { #test " tiny-" #model, test, setup_##model, teardown, NULL }
+
 #define CUDA_CHECKS                                                                                \
     BOTH(taps_show_the_residual_stream), BOTH(prompts_agree_with_f64),                             \
         BOTH(greedy_steps_choose_the_reference_ids), BOTH(states_after_65_agree),                  \
@@ -621,7 +652,8 @@ static void prefill_and_decode_agree(void **state) {
         BOTH(restored_and_copied_states_are_equal), BOTH(snapshots_are_equal),                     \
         BOTH(C4_a_poisoned_slot_starts_clean), BOTH(a_broken_state_is_named),                      \
         BOTH(carried_ids_are_those_fed_by_hand), BOTH(masked_ids_are_not_chosen),                  \
-        BOTH(a_step_allocates_nothing), BOTH(prefill_and_decode_agree), {                          \
+        BOTH(a_step_allocates_nothing), BOTH(prefill_and_decode_agree),                            \
+        {"wrong_plans_are_refused", wrong_plans_are_refused, setup_a, teardown, NULL}, {           \
         "open_reports_missing_memory", open_reports_missing_memory, setup_a, teardown, NULL        \
     }
 

@@ -59,7 +59,7 @@ static Status device_alive(const Cuda *c, Err *err) {
 
 /* ---- the device ---- */
 
-static bool is_masked(const char *mask, const char *name) {
+bool cuda_is_masked(const char *mask, const char *name) {
     size_t n = strlen(name);
     for (const char *at = mask; at && *at; at = strchr(at, ',') ? strchr(at, ',') + 1 : "")
         if (strncmp(at, name, n) == 0 && (at[n] == ',' || at[n] == 0))
@@ -127,8 +127,7 @@ static Status device_choose(Cuda *c, Err *err) {
     TRY(cuda_status(cuda_kernels_init(c->max_shared), "preparing kernels", err));
     TRY(cuda_status(cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking), "making a stream",
                     err));
-    snprintf(c->text, sizeof c->text, "%s (compute %d.%d), %s", prop.name, major, minor,
-             c->has_graphs ? "graphs" : "no graphs");
+    snprintf(c->text, sizeof c->text, "%s (compute %d.%d)", prop.name, major, minor);
     return STATUS_OK;
 }
 
@@ -171,10 +170,7 @@ static void cuda_size(Cuda *c, const Weights *w, const BackendPlan *plan, CudaLa
 }
 
 static Status cuda_needs(BackendNeeds *out, const Weights *w, const BackendPlan *plan, Err *err) {
-    TRY(cuda_load_check(w, err));
-    if (plan->is_f32_activations)
-        return err_set(err, STATUS_UNSUPPORTED,
-                       "cuda: activations in f32 are a test mode of the cpu backend");
+    TRY(cuda_load_check(w, plan, err));
     size_t bytes = (size_t)weights_config(w)->n_layers * sizeof(CudaLayer);
     CudaLayer *layers = mem_zalloc(1, bytes);
     Cuda *c = mem_zalloc(1, sizeof *c);
@@ -327,20 +323,45 @@ static bool graph_make(Cuda *c, int32_t m) {
     return is_good;
 }
 
-static void graphs_open(Cuda *c, const Log *log) {
-    for (int32_t m = 1; c->has_graphs && m <= min_i32(c->plan.max_seqs, CUDA_GRAPH_ROWS); m++)
+/* Whether steps can be captured at all. */
+static bool graph_probe(Cuda *c) {
+    cudaGraph_t graph = NULL;
+    bool is_good =
+        cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess &&
+        cudaStreamEndCapture(c->stream, &graph) == cudaSuccess;
+    if (graph)
+        cudaGraphDestroy(graph);
+    return is_good;
+}
+
+/* A step of m rows of nothing, so that every kernel is loaded before the first capture (loading
+ * inside one may be refused). Leaves a slot and a block dirty that no sequence has yet. */
+static Status graph_warm(Cuda *c, int32_t m, Err *err) {
+    TRY(device_clear(c, c->desc, c->desc_size, err));
+    TRY(cuda_status(cuda_step_decode(c, m), "a first step", err));
+    return cuda_status(cudaStreamSynchronize(c->stream), "a first step", err);
+}
+
+static Status graphs_open(Cuda *c, const Log *log, Err *err) {
+    static const int32_t kinds[] = {1, 2, 5, 9}; // rows that take other kernels
+    int32_t most = min_i32(c->plan.max_seqs, CUDA_GRAPH_ROWS);
+    c->has_graphs = c->has_graphs && graph_probe(c);
+    for (size_t i = 0; c->has_graphs && i < COUNT_OF(kinds); i++)
+        if (kinds[i] <= most)
+            TRY(graph_warm(c, kinds[i], err));
+    for (int32_t m = 1; c->has_graphs && m <= most; m++)
         c->has_graphs = graph_make(c, m);
     if (!c->has_graphs)
         log_printf(log, LOG_DEBUG, "cuda: decode steps run without graphs");
     (void)cudaGetLastError();
+    TRY(device_clear(c, c->slots, (size_t)c->plan.n_slots * c->slot_size, err));
+    TRY(device_clear(c, c->sampled, 3 * (size_t)c->plan.max_seqs * 4, err));
+    return cuda_status(cudaStreamSynchronize(c->stream), "opening", err);
 }
 
 static Status cuda_open(void **self, const Weights *w, const BackendPlan *plan,
                         const Progress *progress, const Log *log, Err *err) {
-    if (plan->is_f32_activations)
-        return err_set(err, STATUS_UNSUPPORTED,
-                       "cuda: activations in f32 are a test mode of the cpu backend");
-    TRY(cuda_load_check(w, err));
+    TRY(cuda_load_check(w, plan, err));
     int32_t n_layers = weights_config(w)->n_layers;
     CudaLayer *layers = mem_zalloc((size_t)n_layers, sizeof *layers);
     Cuda *c = mem_zalloc(1, sizeof *c);
@@ -351,8 +372,8 @@ static Status cuda_open(void **self, const Weights *w, const BackendPlan *plan,
     }
     cuda_size(c, w, plan, layers);
     c->log = log;
-    c->is_chained = !is_masked(plan->mask, "chain");
-    c->has_graphs = !is_masked(plan->mask, "graph");
+    c->is_chained = !cuda_is_masked(plan->mask, "chain");
+    c->has_graphs = !cuda_is_masked(plan->mask, "graph");
     Status status = STATUS_OK;
     TRY_GOTO(status, device_choose(c, err));
     TRY_GOTO(status, memory_open(c, err));
@@ -360,7 +381,7 @@ static Status cuda_open(void **self, const Weights *w, const BackendPlan *plan,
     TRY_GOTO(status, samplers_open(c, err));
     TRY_GOTO(status, cuda_load_fill(c, w, progress, err));
     TRY_GOTO(status, cuda_status(cudaStreamSynchronize(c->stream), "opening", err));
-    graphs_open(c, log);
+    TRY_GOTO(status, graphs_open(c, log, err));
     *self = c;
     return STATUS_OK;
 fail:

@@ -350,18 +350,25 @@ FN void q_fetch(uint16_t *tile, const CudaAttnPrefill &a, int32_t row0, int32_t 
 
 /* Scores of the warp's 16 rows by 64 keys. */
 FN void tile_scores(float (&c)[8][4], uint16_t *q, uint16_t *k, int warp, int lane) {
+    // Pieces t and t + 8 of a row are 128 bytes apart; eight rows are 4096 bytes.
     int row = lane % 8, which = lane / 8;
+    SharedAt q_at[4], k_at[4];
+#pragma unroll
+    for (int t = 0; t < 4; t++) {
+        q_at[t] = shared_place(wide_piece(q, warp * 16 + which % 2 * 8 + row, 2 * t + which / 2));
+        k_at[t] = shared_place(wide_piece(k, which / 2 * 8 + row, 2 * t + which % 2));
+    }
 #pragma unroll
     for (int n = 0; n < 8; n++)
         c[n][0] = c[n][1] = c[n][2] = c[n][3] = 0.0f;
 #pragma unroll
     for (int t = 0; t < DIM / 16; t++) {
         uint32_t a[4];
-        load_matrix(a, wide_piece(q, warp * 16 + which % 2 * 8 + row, 2 * t + which / 2));
+        load_matrix(a, q_at[t % 4] + t / 4 * 128);
 #pragma unroll
         for (int n = 0; n < 8; n += 2) {
             uint32_t b[4];
-            load_matrix(b, wide_piece(k, n * 8 + which / 2 * 8 + row, 2 * t + which % 2));
+            load_matrix(b, k_at[t % 4] + t / 4 * 128 + n * 4096);
             mma_bf16(c[n], a, b[0], b[1]);
             mma_bf16(c[n + 1], a, b[2], b[3]);
         }
@@ -407,6 +414,10 @@ FN void tile_softmax(float (&c)[8][4], RowPair &r, float alpha[2], int32_t key0,
 FN void tile_values(float (&out)[32][4], const float (&p)[8][4], const float alpha[2], uint16_t *v,
                     int lane) {
     int row = lane % 8, which = lane / 8;
+    SharedAt v_at[4]; // of dims 16 n ..; the next 64 dims are 128 bytes on, 16 keys 8192
+#pragma unroll
+    for (int n = 0; n < 4; n++)
+        v_at[n] = shared_place(wide_piece(v, which % 2 * 8 + row, 2 * n + which / 2));
     uint32_t a[4][4];
 #pragma unroll
     for (int t = 0; t < 4; t++) {
@@ -425,7 +436,7 @@ FN void tile_values(float (&out)[32][4], const float (&p)[8][4], const float alp
 #pragma unroll
         for (int t = 0; t < 4; t++) {
             uint32_t b[4]; // keys 0-7, 8-15 of dims n*8.., then of dims n*8+8..
-            load_matrix_transposed(b, wide_piece(v, t * 16 + which % 2 * 8 + row, n + which / 2));
+            load_matrix_transposed(b, v_at[n / 2 % 4] + n / 8 * 128 + t * 8192);
             mma_bf16(out[n], a[t], b[0], b[1]);
             mma_bf16(out[n + 1], a[t], b[2], b[3]);
         }

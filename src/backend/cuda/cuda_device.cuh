@@ -107,16 +107,18 @@ FN void mma_tf32(float c[4], const uint32_t a[4], const uint32_t b[2]) {
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
-/* Four 8 x 8 matrices of 16-bit values; lane i gives the address of row i % 8 of matrix i / 8. */
-FN void load_matrix(uint32_t r[4], const void *shared) {
-    uint32_t at = (uint32_t)__cvta_generic_to_shared(shared);
+/* A place in shared memory; bytes can be added to it. */
+typedef uint32_t SharedAt;
+FN SharedAt shared_place(const void *p) { return (SharedAt)__cvta_generic_to_shared(p); }
+
+/* Four 8 x 8 matrices of 16-bit values; lane i gives the place of row i % 8 of matrix i / 8. */
+FN void load_matrix(uint32_t r[4], SharedAt at) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                  : "r"(at)
                  : "memory");
 }
-FN void load_matrix_transposed(uint32_t r[4], const void *shared) {
-    uint32_t at = (uint32_t)__cvta_generic_to_shared(shared);
+FN void load_matrix_transposed(uint32_t r[4], SharedAt at) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                  : "r"(at)
@@ -212,21 +214,26 @@ struct DigitLane {
     float scale, sum;
 };
 
-/* A value that is not finite makes the scale NaN, so that it shows in every product. */
+/* A value that is not finite makes the scale NaN, so that it shows in every product: its bits are
+ * above those of every number. */
 FN DigitLane digits_make(const float v[16]) {
     DigitLane d;
-    float top = 0.0f, poison = 0.0f;
+    uint32_t bits = 0;
 #pragma unroll
     for (int i = 0; i < 16; i++) {
-        top = fmaxf(top, fabsf(v[i]));
-        poison += v[i] - v[i];
+        uint32_t size = __float_as_uint(v[i]) & 0x7fffffffu;
+        bits = size > bits ? size : bits;
         d.high[i % 4] = 0;
         d.low[i % 4] = 0;
     }
-    top = quad_max(top);
-    poison = quad_sum(poison);
-    float inverse = top > 1e-30f ? 16256.0f / top : 0.0f;
-    d.scale = (top > 1e-30f ? top / 16256.0f : 0.0f) + poison;
+    uint32_t other = __shfl_xor_sync(FULL_WARP, bits, 1);
+    bits = other > bits ? other : bits;
+    other = __shfl_xor_sync(FULL_WARP, bits, 2);
+    bits = other > bits ? other : bits;
+    float top = bits_f32(bits);
+    bool is_small = top <= 1e-30f; // too small to count, and to divide by
+    float inverse = is_small ? 0.0f : 16256.0f / top;
+    d.scale = is_small ? 0.0f : bits < 0x7f800000u ? top / 16256.0f : bits_f32(0x7fffffffu);
     float total = 0.0f;
 #pragma unroll
     for (int i = 0; i < 16; i++) {

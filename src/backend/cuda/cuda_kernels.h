@@ -31,6 +31,7 @@ enum {
     CUDA_MAX_K = 8192,       // 16 warps of 8 tiles of 64 inputs
     CUDA_MAX_HIDDEN = 4096,  // 8 such warps: the router's 8-bit tiles fit into shared memory
     CUDA_MAX_TOP_K = 15,     // 16 warps with the shared expert's
+    CUDA_MAX_ROWS = 65535,   // of a step: a launch has no more blocks in its second direction
     CUDA_MAX_SPLITS = 64,    // pieces of a context in decode attention
     CUDA_SPLIT_KEYS = 128,   // a piece is a multiple of it
     CUDA_BAD_ROWS = 1 << 22, // a bad row is noted as layer * this + row of the sequence

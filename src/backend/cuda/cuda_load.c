@@ -134,8 +134,37 @@ static Status check_count(const char *what, int64_t found, bool is_good, const c
                    (long long)found);
 }
 
-Status cuda_load_check(const Weights *w, Err *err) {
+/* Every name of the mask is one that there is. */
+static Status check_mask(const char *mask, Err *err) {
+    while (mask && *mask) {
+        int n = (int)strcspn(mask, ",");
+        bool is_known =
+            (n == 5 && (memcmp(mask, "graph", 5) == 0 || memcmp(mask, "chain", 5) == 0));
+        if (n && !is_known)
+            return err_set(err, STATUS_INVALID, "cuda: mask: expected graph or chain, found %.*s",
+                           n, mask);
+        mask += n + (mask[n] == ',');
+    }
+    return STATUS_OK;
+}
+
+/* What a plan asks for beyond this backend. */
+static Status check_plan(const ModelConfig *c, const BackendPlan *plan, Err *err) {
+    if (plan->is_f32_activations)
+        return err_set(err, STATUS_UNSUPPORTED,
+                       "cuda: activations in f32 are a test mode of the cpu backend");
+    TRY(check_mask(plan->mask, err));
+    int64_t pairs = (int64_t)plan->max_seqs * c->top_k;
+    if (plan->max_rows <= CUDA_MAX_ROWS && pairs <= CUDA_MAX_ROWS)
+        return STATUS_OK;
+    return err_set(err, STATUS_TOO_LARGE,
+                   "cuda: a step: expected at most %d rows and %d sequences, found %d and %d",
+                   CUDA_MAX_ROWS, CUDA_MAX_ROWS / c->top_k, plan->max_rows, plan->max_seqs);
+}
+
+Status cuda_load_check(const Weights *w, const BackendPlan *plan, Err *err) {
     const ModelConfig *c = weights_config(w);
+    TRY(check_plan(c, plan, err));
     int32_t widest = max_i32(c->hidden, max_i32(config_q_dim(c), config_gdn_value_dim(c)));
     bool is_hidden_good = c->hidden % CUDA_GROUP == 0 && c->hidden <= CUDA_MAX_HIDDEN;
     TRY(check_count("hidden", c->hidden, is_hidden_good, "a multiple of 64 up to 4096", err));

@@ -73,7 +73,12 @@ FN void tile_fetch(uint16_t *tile, const uint16_t *u, const int64_t *source, int
 
 template <int ROWS>
 FN void tile_multiply(float (&acc)[2][ROWS / 8][4], const Codes &c, uint16_t *tile, int lane) {
-    int row = lane % 8, which = lane / 8; // which of four 8 x 8 matrices this lane points at
+    // Which of four 8 x 8 matrices this lane points at, and its row there; 1024 bytes are 8 rows.
+    int row = lane % 8, which = lane / 8;
+    SharedAt at[4];
+#pragma unroll
+    for (int t = 0; t < 4; t++)
+        at[t] = shared_place(tile_piece(tile, which / 2 * 8 + row, 2 * t + which % 2));
 #pragma unroll
     for (int t = 0; t < 4; t++) {
         uint32_t a[2][4];
@@ -82,7 +87,7 @@ FN void tile_multiply(float (&acc)[2][ROWS / 8][4], const Codes &c, uint16_t *ti
 #pragma unroll
         for (int n = 0; n < ROWS / 8; n += 2) {
             uint32_t b[4]; // inputs 0-7, 8-15 of rows n*8.., then of rows n*8+8..
-            load_matrix(b, tile_piece(tile, n * 8 + which / 2 * 8 + row, 2 * t + which % 2));
+            load_matrix(b, at[t] + n * 1024);
             mma_bf16(acc[0][n], a[0], b[0], b[1]);
             mma_bf16(acc[1][n], a[1], b[0], b[1]);
             mma_bf16(acc[0][n + 1], a[0], b[2], b[3]);

@@ -54,11 +54,12 @@ FN uint2 tile_take(uint32_t word[BITS], const WarpTiles<BITS> &w, int i, int lan
     return reinterpret_cast<const uint2 *>(w.scale[i])[lane / 4];
 }
 
-/* acc += tile times the digits of 8 rows. high and low: the lane's 16 bytes of the row lane / 4;
- * s0, s1: scale and sum of the rows 2 j and 2 j + 1. */
+/* acc += tile times the digits of 4 step rows: the instruction's columns 2 r and 2 r + 1 are the
+ * high and the low digits of row r, so that a lane ends with both digits' sums of row lane % 4, of
+ * its two matrix rows. digits: the lane's 16 bytes of row lane / 8, high or low by lane / 4 % 2;
+ * s: scale and sum of row lane % 4. */
 template <int BITS>
-FN void tile_product(float acc[4], const uint32_t word[BITS], uint2 scale, uint4 high, uint4 low,
-                     float2 s0, float2 s1) {
+FN void tile_product(float acc[2], const uint32_t word[BITS], uint2 scale, uint4 digits, float2 s) {
     uint32_t a[8]; // two instructions of four registers
     const uint32_t mask = 0x0f0f0f0fu;
     if (BITS == 4) {
@@ -80,75 +81,58 @@ FN void tile_product(float acc[4], const uint32_t word[BITS], uint2 scale, uint4
         a[6] = word[3];
         a[7] = word[7 % BITS];
     }
-    int32_t h[4] = {WHOLE_BITS, WHOLE_BITS, WHOLE_BITS, WHOLE_BITS};
-    int32_t l[4] = {WHOLE_BITS, WHOLE_BITS, WHOLE_BITS, WHOLE_BITS};
-    mma_s8(h, a[0], a[1], a[2], a[3], high.x, high.y);
-    mma_s8(l, a[0], a[1], a[2], a[3], low.x, low.y);
-    mma_s8(h, a[4], a[5], a[6], a[7], high.z, high.w);
-    mma_s8(l, a[4], a[5], a[6], a[7], low.z, low.w);
+    int32_t c[4] = {WHOLE_BITS, WHOLE_BITS, WHOLE_BITS, WHOLE_BITS};
+    mma_s8(c, a[0], a[1], a[2], a[3], digits.x, digits.y);
+    mma_s8(c, a[4], a[5], a[6], a[7], digits.z, digits.w);
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        float whole =
-            fmaf(__int_as_float(h[i]) - WHOLE_VALUE, 128.0f, __int_as_float(l[i]) - WHOLE_VALUE);
-        uint32_t sb = i < 2 ? scale.x : scale.y;
-        float2 s = i % 2 ? s1 : s0;
+    for (int i = 0; i < 2; i++) {
+        float whole = fmaf(__int_as_float(c[2 * i]) - WHOLE_VALUE, 128.0f,
+                           __int_as_float(c[2 * i + 1]) - WHOLE_VALUE);
+        uint32_t sb = i ? scale.y : scale.x;
         acc[i] = fmaf(bf16_low(sb), whole * s.x, acc[i]);
         acc[i] = fmaf(bf16_high(sb), s.y, acc[i]);
     }
 }
 
-/* Digits of a warp's 8 groups in shared memory, for one row (the other seven columns are zero). */
+/* Digits of a warp's 8 groups of one row, in shared memory. */
 struct Digits8 {
     uint32_t digit[CUDA_WARP_TILES][32];
     float scale[CUDA_WARP_TILES][2];
 };
 
-FN uint4 zero4() { return make_uint4(0, 0, 0, 0); }
-
+/* A warp's product with one row: n tiles. All step rows of the instruction are the same one. */
 template <int BITS>
-FN void product_shared(float acc[4], const WarpTiles<BITS> &w, int32_t n, const Digits8 *d,
+FN void product_shared(float acc[2], const WarpTiles<BITS> &w, int32_t n, const Digits8 *d,
                        int lane) {
-    int j = lane % 4;
-    bool is_there = lane < 4, is_first = j == 0;
+    int at = lane / 4 % 2 * 4 + lane % 4;
 #pragma unroll
     for (int i = 0; i < CUDA_WARP_TILES; i++)
         if (i < n) {
-            const uint4 *p = reinterpret_cast<const uint4 *>(d->digit[i]);
-            uint4 high = is_there ? p[j] : zero4(), low = is_there ? p[4 + j] : zero4();
-            float2 s0 = make_float2(0.0f, 0.0f), none = s0;
-            if (is_first)
-                s0 = make_float2(d->scale[i][0], d->scale[i][1]);
             uint32_t word[BITS];
             uint2 scale = tile_take<BITS>(word, w, i, lane);
-            tile_product<BITS>(acc, word, scale, high, low, s0, none);
+            uint4 digits = reinterpret_cast<const uint4 *>(d->digit[i])[at];
+            float2 s = *reinterpret_cast<const float2 *>(d->scale[i]);
+            tile_product<BITS>(acc, word, scale, digits, s);
         }
 }
 
-/* The same with digits in device memory, rows row0 .. row0 + 8 of m. */
+/* The same with digits in device memory, step rows row0 .. row0 + 3 (at most m - 1: what stands
+ * behind it is the last row again, and is not stored). */
 template <int BITS>
-FN void product_rows(float acc[4], const WarpTiles<BITS> &w, int32_t first, int32_t groups,
+FN void product_rows(float acc[2], const WarpTiles<BITS> &w, int32_t first, int32_t groups,
                      const CudaDigits &d, int32_t row0, int32_t m, int lane) {
-    int j = lane % 4;
-    int32_t row = row0 + lane / 4, col = row0 + 2 * j;
+    int32_t row = row0 + lane / 8, col = row0 + lane % 4;
+    row = row < m ? row : m - 1;
+    col = col < m ? col : m - 1;
+    const uint4 *digits = reinterpret_cast<const uint4 *>(d.digit) +
+                          ((int64_t)row * groups + first) * 8 + lane / 4 % 2 * 4 + lane % 4;
+    const float2 *s = reinterpret_cast<const float2 *>(d.scale) + (int64_t)col * groups + first;
 #pragma unroll
     for (int i = 0; i < CUDA_WARP_TILES; i++)
         if (first + i < groups) {
-            uint4 high = zero4(), low = zero4();
-            float2 s0 = make_float2(0.0f, 0.0f), s1 = s0;
-            if (row < m) {
-                const uint4 *p = reinterpret_cast<const uint4 *>(
-                    d.digit + ((int64_t)row * groups + first + i) * 32);
-                high = p[j];
-                low = p[4 + j];
-            }
-            const float2 *s = reinterpret_cast<const float2 *>(d.scale);
-            if (col < m)
-                s0 = s[(int64_t)col * groups + first + i];
-            if (col + 1 < m)
-                s1 = s[(int64_t)(col + 1) * groups + first + i];
             uint32_t word[BITS];
             uint2 scale = tile_take<BITS>(word, w, i, lane);
-            tile_product<BITS>(acc, word, scale, high, low, s0, s1);
+            tile_product<BITS>(acc, word, scale, digits[8 * i], s[i]);
         }
 }
 
@@ -175,14 +159,14 @@ FN float fused_make(Digits8 *d, const float *x, const float *gain_from, int32_t 
 }
 
 /* Shared memory of a product: the warps' tiles (BITS of them, once or twice), their digits when
- * fused, partial sums [warps][NT][16 rows][8 columns], sums of squares [warps]. */
+ * fused, partial sums [warps][NT][16 rows][4 step rows], sums of squares [warps]. */
 struct Shared {
     float *part, *squares;
     Digits8 *digits; // [warps]
 };
 template <int BITS> static size_t shared_bytes(int warps, int nt, bool is_fused, int buffers) {
     size_t one = sizeof(WarpTiles<BITS>) * (size_t)buffers + (is_fused ? sizeof(Digits8) : 0);
-    return (size_t)warps * (one + (size_t)nt * 512 + 16);
+    return (size_t)warps * (one + (size_t)nt * 256 + 16);
 }
 template <int BITS>
 FN Shared shared_at(unsigned char *base, int warps, int nt, bool is_fused, int buffers) {
@@ -190,21 +174,20 @@ FN Shared shared_at(unsigned char *base, int warps, int nt, bool is_fused, int b
     s.digits =
         reinterpret_cast<Digits8 *>(base + sizeof(WarpTiles<BITS>) * (size_t)(warps * buffers));
     s.part = reinterpret_cast<float *>(s.digits + (is_fused ? warps : 0));
-    s.squares = s.part + warps * nt * 128;
+    s.squares = s.part + warps * nt * 64;
     return s;
 }
 
-FN void part_store(float *part, const float acc[4], int lane) {
-    int row = lane / 4, col = lane % 4 * 2;
-    *reinterpret_cast<float2 *>(part + row * 8 + col) = make_float2(acc[0], acc[1]);
-    *reinterpret_cast<float2 *>(part + (row + 8) * 8 + col) = make_float2(acc[2], acc[3]);
+FN void part_store(float *part, const float acc[2], int lane) {
+    part[lane] = acc[0]; // matrix row lane / 4, step row lane % 4
+    part[32 + lane] = acc[1];
 }
 
 /* The whole sum of (row, column) of n-tile t: partial sums in ascending order of inputs. */
 FN float part_sum(const float *part, int warps, int nt, int t, int row, int col) {
     float sum = 0.0f;
     for (int w = 0; w < warps; w++)
-        sum += part[(w * nt + t) * 128 + row * 8 + col];
+        sum += part[(w * nt + t) * 64 + row * 4 + col];
     return sum;
 }
 
@@ -223,12 +206,12 @@ FN void block_product(const Shared &s, const WarpTiles<BITS> &w, const CudaMatri
     int32_t groups = m.k / CUDA_GROUP, first = warp * CUDA_WARP_TILES;
 #pragma unroll
     for (int t = 0; t < NT; t++) {
-        float acc[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+        float acc[2] = {0.0f, 0.0f};
         if (FUSED)
             product_shared<BITS>(acc, w, groups - first, &s.digits[warp], lane);
         else
-            product_rows<BITS>(acc, w, first, groups, src.digits, row0 + 8 * t, src.m, lane);
-        part_store(s.part + (warp * NT + t) * 128, acc, lane);
+            product_rows<BITS>(acc, w, first, groups, src.digits, row0 + 4 * t, src.m, lane);
+        part_store(s.part + (warp * NT + t) * 64, acc, lane);
     }
 }
 
@@ -254,7 +237,7 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS_WANTED(NT, WARPS))
     Shared s = shared_at<BITS>(base, warps, NT, FUSED, buffers);
     WarpTiles<BITS> *tiles = reinterpret_cast<WarpTiles<BITS> *>(base) + warp * buffers;
     int32_t groups = a.w.k / CUDA_GROUP, first = warp * CUDA_WARP_TILES;
-    int32_t row0 = (int32_t)blockIdx.y * 8 * NT, n_blocks = (a.w.n + 15) / 16;
+    int32_t row0 = (int32_t)blockIdx.y * 4 * NT, n_blocks = (a.w.n + 15) / 16;
     int32_t block = (int32_t)blockIdx.x, turn = 0;
     tiles_fetch<BITS>(tiles[0], a.w, block, first, lane);
     chain_wait();
@@ -275,9 +258,9 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS_WANTED(NT, WARPS))
         __syncwarp();
         block_product<BITS, NT, FUSED>(s, tiles[turn], a.w, a.src, row0, warp, lane);
         __syncthreads();
-        for (int at = (int)threadIdx.x; at < NT * 128; at += (int)blockDim.x) {
-            int t = at / 128, row = at % 16, col = at / 16 % 8;
-            int32_t step_row = row0 + 8 * t + col, n = block * 16 + row;
+        for (int at = (int)threadIdx.x; at < NT * 64; at += (int)blockDim.x) {
+            int t = at / 64, row = at % 16, col = at / 16 % 4;
+            int32_t step_row = row0 + 4 * t + col, n = block * 16 + row;
             if (step_row >= a.src.m || n >= a.w.n)
                 continue;
             float sum = part_sum(s.part, warps, NT, t, row, col);
@@ -305,7 +288,7 @@ static int product_warps(int32_t k) {
 template <int BITS, int NT, bool FUSED, int WARPS>
 static cudaError_t matvec_one(const CudaLaunch *l, const CudaMatvec *a, unsigned blocks, int warps,
                               int buffers) {
-    dim3 grid(blocks, (unsigned)(a->src.m + 8 * NT - 1) / (8 * NT));
+    dim3 grid(blocks, (unsigned)(a->src.m + 4 * NT - 1) / (4 * NT));
     return start(l, matvec_kernel<BITS, NT, FUSED, WARPS>, grid, 32 * warps,
                  shared_bytes<BITS>(warps, NT, FUSED, buffers), *a, buffers);
 }
@@ -315,11 +298,11 @@ static cudaError_t matvec_rows(const CudaLaunch *l, const CudaMatvec *a, unsigne
                                int buffers) {
     if (a->src.x)
         return matvec_one<BITS, 1, true, WARPS>(l, a, blocks, warps, buffers);
-    if (a->src.m <= 8)
+    if (a->src.m <= 4)
         return matvec_one<BITS, 1, false, WARPS>(l, a, blocks, warps, buffers);
-    if (a->src.m <= 16)
+    if (a->src.m <= 8)
         return matvec_one<BITS, 2, false, WARPS>(l, a, blocks, warps, buffers);
-    return matvec_one<BITS, 4, false, WARPS>(l, a, blocks, warps, buffers);
+    return matvec_one<BITS, 8, false, WARPS>(l, a, blocks, warps, buffers);
 }
 
 template <int BITS> static cudaError_t matvec_start(const CudaLaunch *l, const CudaMatvec *a) {
@@ -341,12 +324,12 @@ extern "C" cudaError_t cuda_matvec(const CudaLaunch *l, const CudaMatvec *a) {
 }
 
 template <int BITS, int WARPS> static cudaError_t matvec_allow(size_t limit) {
-    size_t most = shared_bytes<BITS>(WARPS, 4, false, 2);
+    size_t most = shared_bytes<BITS>(WARPS, 8, false, 2);
     most = most < limit ? most : limit;
     CUDA_TRY((allow_shared(matvec_kernel<BITS, 1, true, WARPS>, most)));
     CUDA_TRY((allow_shared(matvec_kernel<BITS, 1, false, WARPS>, most)));
     CUDA_TRY((allow_shared(matvec_kernel<BITS, 2, false, WARPS>, most)));
-    return allow_shared(matvec_kernel<BITS, 4, false, WARPS>, most);
+    return allow_shared(matvec_kernel<BITS, 8, false, WARPS>, most);
 }
 
 /* ---- gate and up of an expert, interleaved by 8 rows ---- */
@@ -355,9 +338,9 @@ template <int BITS, int WARPS> static cudaError_t matvec_allow(size_t limit) {
 template <int NT, bool FUSED>
 FN void swiglu_store(const Shared &s, const CudaSource &src, int32_t k, int warps, float *act,
                      int32_t ld, int32_t unit0, int32_t row0, int32_t m) {
-    for (int at = (int)threadIdx.x; at < NT * 64; at += (int)blockDim.x) {
-        int t = at / 64, unit = at % 8, col = at / 8 % 8;
-        int32_t step_row = row0 + 8 * t + col;
+    for (int at = (int)threadIdx.x; at < NT * 32; at += (int)blockDim.x) {
+        int t = at / 32, unit = at % 8, col = at / 8 % 4;
+        int32_t step_row = row0 + 4 * t + col;
         if (step_row >= m)
             continue;
         float factor = source_factor<FUSED>(src, s, warps, k, step_row);
@@ -372,9 +355,9 @@ template <int NT, bool FUSED>
 FN void router_store(const CudaRouter &a, const Shared &s, int32_t block, int32_t row0, int warps) {
     __shared__ int32_t is_last;
     const CudaMatrix &m = a.router;
-    for (int at = (int)threadIdx.x; at < NT * 128; at += (int)blockDim.x) {
-        int t = at / 128, row = at % 16, col = at / 16 % 8;
-        int32_t step_row = row0 + 8 * t + col, n = block * 16 + row;
+    for (int at = (int)threadIdx.x; at < NT * 64; at += (int)blockDim.x) {
+        int t = at / 64, row = at % 16, col = at / 16 % 4;
+        int32_t step_row = row0 + 4 * t + col, n = block * 16 + row;
         if (step_row < a.src.m && n < m.n)
             const_cast<float *>(a.route.logits)[(int64_t)step_row * a.route.ld + n] =
                 part_sum(s.part, warps, NT, t, row, col) *
@@ -404,7 +387,7 @@ template <int BITS, int NT, bool FUSED> FN void router_part(const CudaRouter &a,
         *reinterpret_cast<WarpTiles<BITS> *>(reinterpret_cast<WarpTiles<8> *>(base) + warp);
     const CudaMatrix &m = BITS == 8 ? a.router : a.shared;
     int32_t groups = m.k / CUDA_GROUP, first = warp * CUDA_WARP_TILES;
-    int32_t row0 = (int32_t)blockIdx.y * 8 * NT;
+    int32_t row0 = (int32_t)blockIdx.y * 4 * NT;
     tiles_fetch<BITS>(tiles, m, block, first, lane);
     chain_wait();
     chain_next();
@@ -435,7 +418,7 @@ template <int NT, bool FUSED>
 static cudaError_t router_one(const CudaLaunch *l, const CudaRouter *a) {
     unsigned blocks = (unsigned)((a->router.n + 15) / 16 + a->shared.n / 16);
     int warps = product_warps(a->router.k);
-    dim3 grid(blocks, (unsigned)(a->src.m + 8 * NT - 1) / (8 * NT));
+    dim3 grid(blocks, (unsigned)(a->src.m + 4 * NT - 1) / (4 * NT));
     return start(l, router_kernel<NT, FUSED>, grid, 32 * warps,
                  shared_bytes<8>(warps, NT, FUSED, 1), *a);
 }
@@ -443,11 +426,11 @@ static cudaError_t router_one(const CudaLaunch *l, const CudaRouter *a) {
 extern "C" cudaError_t cuda_router(const CudaLaunch *l, const CudaRouter *a) {
     if (a->src.x)
         return router_one<1, true>(l, a);
-    if (a->src.m <= 8)
+    if (a->src.m <= 4)
         return router_one<1, false>(l, a);
-    if (a->src.m <= 16)
+    if (a->src.m <= 8)
         return router_one<2, false>(l, a);
-    return router_one<4, false>(l, a);
+    return router_one<8, false>(l, a);
 }
 
 /* Block (unit block, pair): 8 units of the expert that the pair chose. */
@@ -513,7 +496,7 @@ __global__ void __launch_bounds__(512) down_kernel(CudaDown a) {
     chain_wait();
     chain_next();
     const float *act = is_shared ? a.shared_act + (int64_t)row * m.k : a.act + pair * m.k;
-    float acc[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+    float acc[2] = {0.0f, 0.0f};
     for (int32_t first = 0; first < groups; first += CUDA_WARP_TILES) {
         if (first)
             tiles_fetch<4>(tiles, m, block, first, lane);
@@ -530,15 +513,15 @@ __global__ void __launch_bounds__(512) down_kernel(CudaDown a) {
         product_shared<4>(acc, tiles, groups - first, &s.digits[warp], lane);
         __syncwarp();
     }
-    part_store(s.part + warp * 128, acc, lane);
+    part_store(s.part + warp * 64, acc, lane);
     __syncthreads();
     if (threadIdx.x >= 16)
         return;
     int n = (int)threadIdx.x;
     float sum = 0.0f;
     for (int c = 0; c < a.top_k; c++)
-        sum = fmaf(a.weight[(int64_t)row * a.top_k + c], s.part[c * 128 + n * 8], sum);
-    sum = fmaf(sigmoid(a.mix[(int64_t)row * a.ld_mix]), s.part[a.top_k * 128 + n * 8], sum);
+        sum = fmaf(a.weight[(int64_t)row * a.top_k + c], s.part[c * 64 + n * 4], sum);
+    sum = fmaf(sigmoid(a.mix[(int64_t)row * a.ld_mix]), s.part[a.top_k * 64 + n * 4], sum);
     float *x = a.x + (int64_t)row * a.h + blockIdx.x * 16 + n;
     sum += *x;
     *x = sum;
@@ -559,11 +542,11 @@ cudaError_t cuda_matvec_init(int max_shared) {
     CUDA_TRY((matvec_allow<8, 4>(limit)));
     CUDA_TRY((matvec_allow<8, 8>(limit)));
     CUDA_TRY((matvec_allow<8, 16>(limit)));
-    size_t router = shared_bytes<8>(8, 4, true, 1), experts = shared_bytes<4>(16, 1, true, 1);
+    size_t router = shared_bytes<8>(8, 8, true, 1), experts = shared_bytes<4>(16, 1, true, 1);
     CUDA_TRY((allow_shared(router_kernel<1, true>, router)));
     CUDA_TRY((allow_shared(router_kernel<1, false>, router)));
     CUDA_TRY((allow_shared(router_kernel<2, false>, router)));
-    CUDA_TRY((allow_shared(router_kernel<4, false>, router)));
+    CUDA_TRY((allow_shared(router_kernel<8, false>, router)));
     CUDA_TRY(allow_shared(experts_kernel<true>, experts));
     CUDA_TRY(allow_shared(experts_kernel<false>, experts));
     return allow_shared(down_kernel, experts);

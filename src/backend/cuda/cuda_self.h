@@ -140,10 +140,13 @@ typedef struct Cuda {
 /* STATUS_OK, or the error of a failed call; what names it. */
 NODISCARD Status cuda_status(cudaError_t e, const char *what, Err *err);
 
+/* Whether a mask names a part: "graph" (replayed steps) or "chain" (kernels that start early). */
+bool cuda_is_masked(const char *mask, const char *name);
+
 /* ---- cuda_load.c ---- */
 
-/* Whether this backend can run the model: widths, bits, groups. */
-NODISCARD Status cuda_load_check(const Weights *w, Err *err);
+/* Whether this backend can run the model (widths, bits, groups) and the plan. */
+NODISCARD Status cuda_load_check(const Weights *w, const BackendPlan *plan, Err *err);
 /* Places every matrix and parameter in the slab; returns its size. base NULL: only counts. */
 size_t cuda_load_place(Cuda *c, char *base);
 /* Reads, uploads and packs everything. */
