@@ -388,24 +388,3 @@ def test_a_hang_up_ends_the_program(terminal):
 
 
 # ---- ./start ----
-
-def test_the_first_answer_is_followed_by_how_to_go_on():
-    done = subprocess.run(["sh", str(ROOT / "tools/first_answer.sh")], stdin=subprocess.DEVNULL, capture_output=True,
-                          timeout=120, cwd="/", env={**os.environ, "LILY": LILY})
-    out = done.stdout.decode()
-    assert done.returncode == 0 and "> What is 12 + 30?" in out and f"{LILY} chat" in out
-    if (MINI / "config.json").exists():
-        assert "42" in out and "small demonstration" in out
-
-
-def test_the_first_answer_on_a_terminal_opens_the_conversation(tmp_path):
-    t = Terminal(program=["sh", "tools/first_answer.sh"], env={"LILY": LILY, "HOME": str(tmp_path), "XDG_STATE_HOME": ""})
-    try:
-        t.expect(r"What is 12 \+ 30\?")
-        t.expect("/help lists the commands")
-        t.prompt()
-        t.send("/quit\r")
-        assert t.wait() == 0
-        assert (tmp_path / ".local/state/lily/history").exists()
-    finally:
-        t.close()
