@@ -208,6 +208,8 @@ install-files: $(BUILD)/install/lily.pc
 	install -m 644 $(BUILD)/doc/_lily $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_lily
 	install -m 644 $(BUILD)/doc/lily.fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/lily.fish
 	install -m 644 LICENSE $(DESTDIR)$(PREFIX)/share/doc/lily/LICENSE
+	sed 's|/usr/local|$(PREFIX)|g' tools/lily.service >$(BUILD)/install/lily.service
+	install -D -m 644 $(BUILD)/install/lily.service $(DESTDIR)$(PREFIX)/lib/systemd/system/lily.service
 	[ ! -f models/mini/config.json ] || { install -d $(DESTDIR)$(PREFIX)/share/lily/mini && \
 	    install -m 644 models/mini/* $(DESTDIR)$(PREFIX)/share/lily/mini/; }
 

@@ -164,7 +164,8 @@ static const Option OPTIONS[] = {
     {"max-connections", 0, OPTION_INT, AT(max_connections), 1, 1 << 20, "N", " serve ",
      "connections at once (default: 4096, or what the descriptors allow)"},
     {"mixed", 0, OPTION_INT, AT(mixed), 1, LIMIT_CONTEXT, "N", " serve ",
-     "prompt tokens read in one step beside answers: how long those wait (default 256)"},
+     "prompt tokens read in one step beside answers: how long those wait (default: 64 on a CPU, "
+     "else 256)"},
     {"cache-slots", 0, OPTION_INT, AT(cache_slots), 1, 65536, "N", " serve ",
      "snapshots in the prefix cache (default: by memory, 4 to 64)"},
     {"cache-exact", 0, OPTION_FLAG, AT(is_cache_exact), 0, 0, NULL, " serve ",

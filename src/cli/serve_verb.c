@@ -11,6 +11,8 @@
 #include <string.h>
 #include <time.h>
 
+enum { SERVE_MIXED_HOST = 64 };
+
 /* A line of the log with its time; progress goes to a bar elsewhere. */
 static void serve_log(void *ctx, LogLevel level, const char *line) {
     UNUSED(ctx);
@@ -56,7 +58,10 @@ int verb_serve(const CliArgs *args) {
     if (model_engine_options(&o.engine, args, &err) != STATUS_OK)
         return ui_fail("serve", &err);
     o.engine.max_seqs = (int32_t)args->max_seqs;
-    o.engine.mixed_tok = (int32_t)args->mixed;
+    bool is_host = o.engine.kind == BACKEND_CPU || o.engine.kind == BACKEND_REF ||
+                   o.engine.kind == BACKEND_REF64;
+    // 64 rows of a prompt take a CPU as long as some five decode steps; 256 were a dozen.
+    o.engine.mixed_tok = args->mixed ? (int32_t)args->mixed : is_host ? SERVE_MIXED_HOST : 0;
     o.engine.cache_slots = (int32_t)args->cache_slots;
     o.engine.is_cache_exact = args->is_cache_exact;
     static const Log log = {serve_log, NULL};

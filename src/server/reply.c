@@ -79,6 +79,11 @@ enum MHD_Result reply_bytes(Call *c, int http_status, const char *content_type, 
         (void)MHD_add_response_header(response, "Content-Type", content_type);
     if (response)
         (void)MHD_add_response_header(response, "Cache-Control", "no-store");
+    if (response && content_type && strncmp(content_type, "text/html", 9) == 0)
+        (void)MHD_add_response_header(response, "Content-Security-Policy",
+                                      "default-src 'none'; script-src 'unsafe-inline'; style-src "
+                                      "'unsafe-inline'; connect-src 'self'; base-uri 'none'; "
+                                      "form-action 'none'; frame-ancestors 'none'");
     return reply_queue(c, http_status, response);
 }
 

@@ -165,20 +165,18 @@ static void runner_progress(void *ctx, const char *what, uint64_t done, uint64_t
     atomic_store(&r->n_to_load, total);
 }
 
-/* The folder's last name, or what the API was told. */
+/* The folder's last name, or what the API was told; it goes into logs, metrics and paths. */
 static void runner_name(Runner *r) {
-    const char *spec = r->options->model;
-    if (r->options->name) {
-        snprintf(r->name, sizeof r->name, "%s", r->options->name);
-        return;
-    }
-    size_t len = strlen(spec);
+    const char *spec = r->options->name ? r->options->name : r->options->model;
+    size_t len = strlen(spec), start = 0;
     while (len > 1 && spec[len - 1] == '/')
         len--;
-    size_t start = len;
-    while (start > 0 && spec[start - 1] != '/')
-        start--;
+    if (!r->options->name)
+        for (start = len; start > 0 && spec[start - 1] != '/';)
+            start--;
     snprintf(r->name, sizeof r->name, "%.*s", (int)(len - start), spec + start);
+    for (char *p = r->name; *p; p++)
+        *p = *p > ' ' && *p <= '~' && *p != '"' && *p != '\\' ? *p : '_';
 }
 
 /* Snapshots for the prefix cache, by the memory that one takes. */
@@ -279,14 +277,19 @@ static bool runner_take(Runner *r, bool is_idle) {
     return !is_closing || r->jobs;
 }
 
-static void runner_flush(Runner *r) {
+/* Hands on what the step gave. True when a turn may go on that was held back: there is work again.
+ */
+static bool runner_flush(Runner *r) {
+    bool has_work = false;
     EngineFigures figures = engine_figures(r->engine);
     runner_lock(r);
     r->figures.engine = figures; // before the news: who has read them finds figures that fit
     runner_unlock(r);
     for (Job **at = &r->jobs; *at;) {
         Job *job = *at;
+        bool was_held = job->is_held;
         if (!job_flush(job)) {
+            has_work = has_work || (was_held && !job->is_held);
             at = &job->next;
             continue;
         }
@@ -294,6 +297,7 @@ static void runner_flush(Runner *r) {
         runner_unreserve(r, job->n_choices);
         job_release(job);
     }
+    return has_work;
 }
 
 static void *runner_main(void *ctx) {
@@ -311,7 +315,7 @@ static void *runner_main(void *ctx) {
     bool is_idle = true;
     while (runner_take(r, is_idle)) {
         engine_step(r->engine, &is_idle);
-        runner_flush(r);
+        is_idle = !runner_flush(r) && is_idle;
     }
     return NULL;
 }
