@@ -37,6 +37,8 @@ static size_t detok_complete(Detok *d, StrView s, StrBuf *out) {
 }
 
 static void detok_feed(Detok *d, StrView s, StrBuf *out) {
+    if (s.len == 0) // an id without a token; its view may be NULL
+        return;
     size_t at = detok_complete(d, s, out), copied = at;
     while (at < s.len) {
         uint32_t c;
