@@ -62,8 +62,9 @@ Status session_open(Session *s, const CliArgs *args, Err *err) {
     TRY(talk_open(&s->model, args, 0, err));
     TRY(talk_options(&s->options, &s->lists, args, s->model, err));
     TRY(session_begin(s, err));
+    // Restarted calls: an interrupted write to the terminal would count as a broken one.
     if (s->is_terminal) { // never the program's end here, also not between two answers
-        struct sigaction action = {.sa_handler = session_interrupt};
+        struct sigaction action = {.sa_handler = session_interrupt, .sa_flags = SA_RESTART};
         sigaction(SIGINT, &action, NULL);
     }
     return STATUS_OK;
@@ -119,7 +120,7 @@ Status session_replace(Session *s, const json_t *messages, Err *err) {
 
 void session_answer(Session *s) {
     LilyError error;
-    struct sigaction action = {.sa_handler = session_interrupt}, before;
+    struct sigaction action = {.sa_handler = session_interrupt, .sa_flags = SA_RESTART}, before;
     atomic_store(&session_answering, s->chat);
     sigaction(SIGINT, &action, &before);
     show_begin(s);
