@@ -19,7 +19,7 @@ enum { CLI_MAX_POSITIONAL = 4 };
 typedef struct CliArgs {
     // model and device
     const char *model, *backend, *mask;
-    int64_t device, threads, ctx, chunk, seqs;
+    int64_t device, threads, ctx, chunk;
     bool is_json, is_f32;
     // generation
     const char *prompt, *system, *ids, *logit_bias;
@@ -44,7 +44,7 @@ typedef struct CliArgs {
     bool is_force;
     // bench
     const char *contexts, *json_out;
-    int64_t steps, rounds, batch;
+    int64_t steps, rounds;
     // serve
     const char *host, *unix_path, *api_keys, *cors, *tls_cert, *tls_key, *name;
     int64_t port, max_queue, max_seqs, max_connections, cache_slots, thinking_budget;

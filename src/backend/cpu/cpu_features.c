@@ -8,8 +8,6 @@
 
 static const char *const column_names[COLUMN_N] = {"generic", "avx2", "avx512", "amx", "neon"};
 
-const char *cpu_column_name(CpuColumn column) { return column_names[column]; }
-
 Status cpu_features_parse_mask(uint32_t *out, const char *mask, Err *err) {
     uint32_t set = 0;
     for (const char *at = mask ? mask : ""; *at;) {

@@ -19,8 +19,6 @@ typedef enum CpuColumn {
     COLUMN_N
 } CpuColumn;
 
-const char *cpu_column_name(CpuColumn column);
-
 /* Names separated by commas to a set of columns (bit 1 << column) that are not to be used; NULL and
  * "" give none. STATUS_INVALID for an unknown name and for generic, which is always there. */
 NODISCARD Status cpu_features_parse_mask(uint32_t *out, const char *mask, Err *err);
