@@ -107,11 +107,12 @@ typedef struct LilyModelOptions {
     int32_t n_threads;     /* CPU threads; 0: all CPUs of this process */
     int32_t ctx_tok;       /* tokens of all running answers' contexts together; 0: what fits, at
                             * most 32768 */
-    int32_t chunk_tok;     /* prompt tokens read in one step, rounded up to 64; 0: 1024 */
+    int32_t chunk_tok;     /* prompt tokens read in one step, rounded up to 64; 0: 1024, on a
+                            * card 4096 */
     int32_t n_answers;     /* answers at once, the others wait; 0: 8 */
     int32_t n_snapshots;   /* beginnings of prompts that are remembered, so that a next turn reads
                             * only what is new; 0: 4, -1: none */
-    uint64_t budget_bytes; /* memory of everything; 0: what the machine has free */
+    uint64_t budget_bytes; /* memory of everything; 0: what the machine, or the card, has free */
     bool is_f32;           /* test mode: activations are not rounded to bf16 */
     LilyLogFn log;         /* NULL: silent */
     void *log_context;
@@ -156,8 +157,8 @@ LILY_API LilyStatus lily_chat_add(LilyChat *chat, const char *role, const char *
  * models: {"role", "content", "reasoning_content", "tool_calls": [{"function": {"name",
  * "arguments": object or JSON text}}]}. Content is a text, null or a list of {"type": "text"}.
  *
- * Returns LILY_FORMAT with line and column, LILY_INVALID for other values, LILY_TOO_LARGE,
- * LILY_MEMORY, LILY_BUSY; then none is added. */
+ * Returns LILY_FORMAT with line and column, LILY_INVALID for what the model's template refuses (the
+ * text says which message), LILY_TOO_LARGE, LILY_MEMORY, LILY_BUSY; then none is added. */
 LILY_API LilyStatus lily_chat_add_json(LilyChat *chat, const char *json, size_t len,
                                        LilyError *error);
 

@@ -108,6 +108,8 @@ static Status answer_request(Answering *w, const LilyAnswerOptions *given, Err *
                    .bias = w->biases,
                    .n_bias = (int32_t)o.n_biases},
         .max_tokens = o.max_tokens,
+        // Without thinking a block that the model opens by itself is closed at once.
+        .thinking_budget = o.thinking == LILY_THINKING_OFF ? 0 : -1,
         .is_past_end = o.is_past_end,
         .stops = w->stops,
         .n_stops = (int32_t)o.n_stops,

@@ -123,6 +123,29 @@ static Status chat_read(json_t **out, const char *json, size_t len, const char *
     return json_read(out, text, name, err);
 }
 
+/* What the template would refuse one day is refused now, while the caller knows where it is from.
+ */
+static Status chat_check(const LilyChat *chat, const json_t *message, Err *err) {
+    (void)json_take_alloc_failure();
+    json_t *alone = json_array();
+    bool is_good = alone && json_array_append(alone, (json_t *)message) == 0;
+    if (json_take_alloc_failure() || !is_good) {
+        json_decref(alone);
+        return err_memory(err, "message", 0);
+    }
+    ChatPrompt prompt = {0};
+    ChatOptions options = {.add_generation_prompt = true,
+                           .enable_thinking = -1,
+                           .preserve_thinking = -1,
+                           .is_lenient = true,
+                           .is_text_only = true};
+    Status status =
+        chat_render(&prompt, chat->model->runner.turn.family, alone, NULL, &options, err);
+    chat_prompt_fini(&prompt);
+    json_decref(alone);
+    return status;
+}
+
 static Status chat_add_value(LilyChat *chat, json_t *v, Err *err) {
     size_t before = json_array_size(chat->messages);
     size_t n = json_is_array(v) ? json_array_size(v) : 1;
@@ -134,6 +157,8 @@ static Status chat_add_value(LilyChat *chat, json_t *v, Err *err) {
             status = err_set(err, STATUS_INVALID,
                              "message %zu: expected an object with a role, found %s", i,
                              json_is_object(m) ? "none" : json_type_text(m));
+        else if ((status = chat_check(chat, m, err)) != STATUS_OK)
+            err_prefix(err, "message %zu (%s)", i, json_string_value(json_object_get(m, "role")));
         else
             status = chat_append(chat, json_incref(m), err);
     }

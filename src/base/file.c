@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -119,6 +120,70 @@ Status file_read_all(StrBuf *out, const char *path, size_t cap, Err *err) {
     return status;
 }
 
+/* off UINT64_MAX: append. */
+static Status file_put(int fd, const char *p, size_t len, uint64_t off, const char *path,
+                       Err *err) {
+    while (len > 0) {
+        size_t piece = len < FILE_IO_MAX ? len : FILE_IO_MAX;
+        ssize_t n = file_must_fail()    ? (errno = EIO, -1)
+                    : off == UINT64_MAX ? write(fd, p, piece)
+                                        : pwrite(fd, p, piece, (off_t)off);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return err_errno(err, errno, "write", path);
+        p += n;
+        len -= (size_t)n;
+        if (off != UINT64_MAX)
+            off += (uint64_t)n;
+    }
+    return STATUS_OK;
+}
+
+Status file_open_part(int *fd, uint64_t *size, const char *path, Err *err) {
+    int f = file_must_fail() ? (errno = EIO, -1)
+                             : open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0644);
+    if (f < 0)
+        return err_errno(err, errno, "create", path);
+    struct stat st;
+    Status status = STATUS_OK;
+    if (fstat(f, &st) != 0)
+        status = err_errno(err, errno, "examine", path);
+    else if (!S_ISREG(st.st_mode))
+        status =
+            err_set(err, STATUS_FORMAT, "%s: expected a regular file, found a special file", path);
+    if (status != STATUS_OK) {
+        close(f);
+        return status;
+    }
+    *fd = f;
+    *size = (uint64_t)st.st_size;
+    return STATUS_OK;
+}
+
+Status file_write_at(int fd, const void *bytes, size_t len, uint64_t off, const char *path,
+                     Err *err) {
+    return file_put(fd, bytes, len, off, path, err);
+}
+
+Status file_cut(int fd, uint64_t size, const char *path, Err *err) {
+    if (file_must_fail() ? (errno = EIO, true) : ftruncate(fd, (off_t)size) != 0)
+        return err_errno(err, errno, "cut", path);
+    return STATUS_OK;
+}
+
+Status file_flush(int fd, const char *path, Err *err) {
+    if (file_must_fail() ? (errno = EIO, true) : fsync(fd) != 0)
+        return err_errno(err, errno, "flush", path);
+    return STATUS_OK;
+}
+
+Status file_rename(const char *from, const char *to, Err *err) {
+    if (file_must_fail() ? (errno = EIO, true) : rename(from, to) != 0)
+        return err_errno(err, errno, "rename into place", to);
+    return STATUS_OK;
+}
+
 char *file_join(const char *dir, const char *name) {
     StrBuf path = {0};
     strbuf_printf(&path, "%s/%s", dir, name);
@@ -209,44 +274,23 @@ fail:
     return status;
 }
 
-/* off UINT64_MAX: append. */
-static Status file_writer_put(FileWriter *w, const char *p, size_t len, uint64_t off, Err *err) {
-    while (len > 0) {
-        size_t piece = len < FILE_IO_MAX ? len : FILE_IO_MAX;
-        ssize_t n = file_must_fail()    ? (errno = EIO, -1)
-                    : off == UINT64_MAX ? write(w->fd, p, piece)
-                                        : pwrite(w->fd, p, piece, (off_t)off);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return err_errno(err, errno, "write", w->path);
-        p += n;
-        len -= (size_t)n;
-        if (off != UINT64_MAX)
-            off += (uint64_t)n;
-    }
-    return STATUS_OK;
-}
-
 Status file_writer_append(FileWriter *w, const void *bytes, size_t len, Err *err) {
-    return file_writer_put(w, bytes, len, UINT64_MAX, err);
+    return file_put(w->fd, bytes, len, UINT64_MAX, w->path, err);
 }
 
 Status file_writer_write_at(FileWriter *w, const void *bytes, size_t len, uint64_t off, Err *err) {
-    return file_writer_put(w, bytes, len, off, err);
+    return file_put(w->fd, bytes, len, off, w->path, err);
 }
 
 Status file_writer_commit(FileWriter *w, Err *err) {
-    if (file_must_fail() ? (errno = EIO, true) : fsync(w->fd) != 0)
-        return err_errno(err, errno, "flush", w->path);
+    TRY(file_flush(w->fd, w->path, err));
     if (w->is_unnamed && file_give_name(w) != 0)
         return err_errno(err, errno, "name", w->path);
     int fd = w->fd;
     w->fd = -1;
     if (close(fd) != 0)
         return err_errno(err, errno, "close", w->path);
-    if (rename(w->temporary, w->path) != 0)
-        return err_errno(err, errno, "rename into place", w->path);
+    TRY(file_rename(w->temporary, w->path, err));
     w->is_committed = true;
     return STATUS_OK;
 }
@@ -262,3 +306,30 @@ void file_writer_close(FileWriter *w) {
     mem_free(w->path);
     mem_free(w);
 }
+
+/* ---- locks ---- */
+
+Status file_lock_open(int *lock, const char *folder, Err *err) {
+    // The folder itself is locked: a lock file would have to be removed, which is a race of its
+    // own.
+    int fd =
+        file_must_fail() ? (errno = EIO, -1) : open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return err_errno(err, errno, "open", folder);
+    int result;
+    do
+        result = flock(fd, LOCK_EX | LOCK_NB);
+    while (result != 0 && errno == EINTR);
+    if (result != 0 && errno == EWOULDBLOCK) {
+        close(fd);
+        return err_set(err, STATUS_BUSY, "%s: another run is writing into this folder", folder);
+    }
+    if (result != 0) { // some network file systems
+        close(fd);
+        fd = -1;
+    }
+    *lock = fd;
+    return STATUS_OK;
+}
+
+void file_lock_close(int lock) { file_close(lock); }

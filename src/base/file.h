@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* file.h - reading and writing files with every failure told.
  *
- * Path:     checkpoint and text loaders read, synth and logits write.
+ * Path:     checkpoint and text loaders read; synth, logits, chat and pull write.
  * Owns:     a FileWriter owns its descriptor and temporary file.  Thread: one at a time;
  * file_read_at on one descriptor may run on several. */
 #ifndef LILY_BASE_FILE_H
@@ -43,6 +43,27 @@ NODISCARD Status file_writer_write_at(FileWriter *w, const void *bytes, size_t l
                                       Err *err);
 NODISCARD Status file_writer_commit(FileWriter *w, Err *err);
 void file_writer_close(FileWriter *w);
+
+/* A file that grows over several runs: opened for reading and writing, made when missing.
+ * size: bytes that are there (out). */
+NODISCARD Status file_open_part(int *fd, uint64_t *size, const char *path, Err *err);
+/* Writes exactly [off, off + len); path is for the error text here and below. */
+NODISCARD Status file_write_at(int fd, const void *bytes, size_t len, uint64_t off,
+                               const char *path, Err *err);
+/* Cuts it to size bytes. */
+NODISCARD Status file_cut(int fd, uint64_t size, const char *path, Err *err);
+/* Returns when all that was written is on the disk. */
+NODISCARD Status file_flush(int fd, const char *path, Err *err);
+/* Gives a file another name in place of what has it. */
+NODISCARD Status file_rename(const char *from, const char *to, Err *err);
+
+/* A folder that two runs must not write into at once, held until file_lock_close or the end of the
+ * process, however it ends; no file is left behind.
+ *
+ * lock    for file_lock_close; -1 where the file system knows no locks: then nothing is guarded
+ * (out) folder  must be there Returns STATUS_BUSY when it is held already, also by this process. */
+NODISCARD Status file_lock_open(int *lock, const char *folder, Err *err);
+void file_lock_close(int lock);
 
 /* Tests: the next `after` reads or writes succeed, the one behind them fails (-1: none). */
 void file_fail_after(int64_t after);

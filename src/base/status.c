@@ -74,6 +74,8 @@ void err_prefix(Err *err, const char *fmt, ...) {
 }
 
 Status err_memory(Err *err, const char *what, size_t size) {
+    if (size == 0) // not known: a library asked for it
+        return err_set(err, STATUS_MEMORY, "out of memory for %s", what);
     return err_set(err, STATUS_MEMORY, "out of memory: %zu bytes for %s", size, what);
 }
 

@@ -60,7 +60,7 @@ NODISCARD Status err_set(Err *err, Status code, const char *fmt, ...) PRINTF_LIK
 /* Puts "prefix: " before the text that err (NULL allowed) holds; its code stays. */
 void err_prefix(Err *err, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
-/* Out of memory for `size` bytes of `what`. */
+/* Out of memory for `size` bytes of `what`; 0: how many is not known. */
 NODISCARD Status err_memory(Err *err, const char *what, size_t size);
 
 /* An errno value for a path: chooses the code, gives strerror's words. */

@@ -64,8 +64,25 @@ void sysmem_reset_peak(void) {
     file_close(fd);
 }
 
+uint64_t sysmem_resident(void) {
+    StrBuf text = {0};
+    uint64_t pages = 0;
+    long page = sysconf(_SC_PAGESIZE);
+    if (file_read_all(&text, "/proc/self/statm", 4096, NULL) == STATUS_OK && text.len) {
+        char *rest;
+        (void)strtoull(text.ptr, &rest, 10); // the whole address space
+        pages = strtoull(rest, NULL, 10);
+    }
+    strbuf_fini(&text);
+    return page > 0 ? pages * (uint64_t)page : 0;
+}
+
 uint64_t sysmem_peak(void) {
+    // getrusage would count what the process was before exec: its parent's size.
+    uint64_t peak = sysmem_field("/proc/self/status", STR("VmHWM:"));
     struct rusage usage;
+    if (peak)
+        return peak;
     if (getrusage(RUSAGE_SELF, &usage) != 0)
         return 0;
 #ifdef __APPLE__

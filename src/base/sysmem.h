@@ -11,7 +11,9 @@
  * of the control group counts where it is lower. 0: unknown. */
 uint64_t sysmem_total(void);
 uint64_t sysmem_available(void);
-/* Largest resident size of this process so far, bytes; 0: unknown. */
+/* Resident size of this process now, its program and libraries included, and the largest so far,
+ * bytes; 0: unknown. */
+uint64_t sysmem_resident(void);
 uint64_t sysmem_peak(void);
 /* Lets sysmem_peak count anew from here, where the system can (Linux). */
 void sysmem_reset_peak(void);

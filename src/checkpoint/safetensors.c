@@ -288,15 +288,6 @@ const SafetensorsTensor *safetensors_find(const Safetensors *f, StrView name) {
     return NULL;
 }
 
-Status safetensors_get(const SafetensorsTensor **out, const Safetensors *f, const char *name,
-                       Err *err) {
-    const SafetensorsTensor *t = safetensors_find(f, str_view(name, strlen(name)));
-    if (!t)
-        return err_set(err, STATUS_NOT_FOUND, "%s: no tensor %s", f->path, name);
-    *out = t;
-    return STATUS_OK;
-}
-
 /* ---- reads ---- */
 
 Status safetensors_read_bytes(const Safetensors *f, const SafetensorsTensor *t, void *out,
@@ -312,25 +303,6 @@ void safetensors_drop_pages(const Safetensors *f) {
     (void)posix_fadvise(f->fd, 0, 0, POSIX_FADV_DONTNEED); // a hint: its failure changes nothing
 }
 
-typedef enum NumberKind { NUMBER_F32, NUMBER_F64, NUMBER_I64 } NumberKind;
-
-static bool dtype_is_float(SafetensorsDtype d) {
-    return d == ST_F32 || d == ST_F16 || d == ST_BF16;
-}
-
-static bool dtype_is_small_int(SafetensorsDtype d) {
-    return d == ST_BOOL || d == ST_U8 || d == ST_I8 || d == ST_U16 || d == ST_I16 || d == ST_U32 ||
-           d == ST_I32;
-}
-
-static bool dtype_fits(SafetensorsDtype d, NumberKind kind) {
-    switch (kind) {
-    case NUMBER_F32: return dtype_is_float(d);
-    case NUMBER_F64: return dtype_is_float(d) || d == ST_F64 || dtype_is_small_int(d);
-    default: return dtype_is_small_int(d) || d == ST_I64;
-    }
-}
-
 static float element_f32(const char *p, SafetensorsDtype d) {
     float x;
     uint16_t h;
@@ -342,34 +314,12 @@ static float element_f32(const char *p, SafetensorsDtype d) {
     return d == ST_BF16 ? bf16_to_f32(h) : f16_to_f32(h);
 }
 
-/* Two's complement of `size` bytes. */
-static int64_t element_i64(const char *p, SafetensorsDtype d) {
-    uint64_t u = 0;
-    memcpy(&u, p, DTYPES[d].size);
-    switch (d) {
-    case ST_I8: return (int8_t)u;
-    case ST_I16: return (int16_t)u;
-    case ST_I32: return (int32_t)u;
-    default: return (int64_t)u;
-    }
-}
-
-static double element_f64(const char *p, SafetensorsDtype d) {
-    double x;
-    if (d == ST_F64) {
-        memcpy(&x, p, sizeof x);
-        return x;
-    }
-    return dtype_is_float(d) ? (double)element_f32(p, d) : (double)element_i64(p, d);
-}
-
-static Status read_numbers(const Safetensors *f, const SafetensorsTensor *t, void *out,
-                           NumberKind kind, Err *err) {
-    static const char *const KIND_TEXT[] = {"F32, F16 or BF16", "numbers up to 64 bits",
-                                            "integers"};
-    if (!dtype_fits(t->dtype, kind))
-        return err_set(err, STATUS_UNSUPPORTED, "%s: tensor %.200s: expected %s, found %s", f->path,
-                       t->name.ptr, KIND_TEXT[kind], DTYPES[t->dtype].name);
+Status safetensors_read_f32(const Safetensors *f, const SafetensorsTensor *t, float *out,
+                            Err *err) {
+    if (t->dtype != ST_F32 && t->dtype != ST_F16 && t->dtype != ST_BF16)
+        return err_set(err, STATUS_UNSUPPORTED,
+                       "%s: tensor %.200s: expected F32, F16 or BF16, found %s", f->path,
+                       t->name.ptr, DTYPES[t->dtype].name);
     char piece[PIECE_BYTES];
     size_t size = DTYPES[t->dtype].size;
     uint64_t i = 0;
@@ -377,66 +327,8 @@ static Status read_numbers(const Safetensors *f, const SafetensorsTensor *t, voi
         uint64_t left = t->n_elems - i;
         size_t n = left < PIECE_BYTES / size ? (size_t)left : PIECE_BYTES / size;
         TRY(safetensors_read_bytes(f, t, piece, n * size, i * size, err));
-        for (size_t j = 0; j < n; j++, i++) {
-            const char *p = piece + j * size;
-            if (kind == NUMBER_F32)
-                ((float *)out)[i] = element_f32(p, t->dtype);
-            else if (kind == NUMBER_F64)
-                ((double *)out)[i] = element_f64(p, t->dtype);
-            else
-                ((int64_t *)out)[i] = element_i64(p, t->dtype);
-        }
+        for (size_t j = 0; j < n; j++, i++)
+            out[i] = element_f32(piece + j * size, t->dtype);
     }
-    return STATUS_OK;
-}
-
-Status safetensors_read_f32(const Safetensors *f, const SafetensorsTensor *t, float *out,
-                            Err *err) {
-    return read_numbers(f, t, out, NUMBER_F32, err);
-}
-Status safetensors_read_i64(const Safetensors *f, const SafetensorsTensor *t, int64_t *out,
-                            Err *err) {
-    return read_numbers(f, t, out, NUMBER_I64, err);
-}
-
-static Status load_numbers(void **out, size_t *n, const Safetensors *f, const char *name,
-                           NumberKind kind, Err *err) {
-    const SafetensorsTensor *t = NULL;
-    TRY(safetensors_get(&t, f, name, err));
-    size_t size;
-    if (!checked_mul_size(t->n_elems, kind == NUMBER_F32 ? sizeof(float) : sizeof(double), &size))
-        return err_memory(err, name, SIZE_MAX);
-    void *p = mem_alloc(size);
-    if (!p)
-        return err_memory(err, name, size);
-    Status status = read_numbers(f, t, p, kind, err);
-    if (status != STATUS_OK) {
-        mem_free(p);
-        return status;
-    }
-    *out = p;
-    *n = (size_t)t->n_elems;
-    return STATUS_OK;
-}
-
-Status safetensors_load_f32(float **out, size_t *n, const Safetensors *f, const char *name,
-                            Err *err) {
-    void *p;
-    TRY(load_numbers(&p, n, f, name, NUMBER_F32, err));
-    *out = p;
-    return STATUS_OK;
-}
-Status safetensors_load_f64(double **out, size_t *n, const Safetensors *f, const char *name,
-                            Err *err) {
-    void *p;
-    TRY(load_numbers(&p, n, f, name, NUMBER_F64, err));
-    *out = p;
-    return STATUS_OK;
-}
-Status safetensors_load_i64(int64_t **out, size_t *n, const Safetensors *f, const char *name,
-                            Err *err) {
-    void *p;
-    TRY(load_numbers(&p, n, f, name, NUMBER_I64, err));
-    *out = p;
     return STATUS_OK;
 }

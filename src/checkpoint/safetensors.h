@@ -91,30 +91,16 @@ void safetensors_close(Safetensors *f);
 
 /* NULL: there is no such tensor. */
 const SafetensorsTensor *safetensors_find(const Safetensors *f, StrView name);
-/* The same with an error text (STATUS_NOT_FOUND); name is NUL-terminated. */
-NODISCARD Status safetensors_get(const SafetensorsTensor **out, const Safetensors *f,
-                                 const char *name, Err *err);
 
 /* Reads bytes [off, off + len) of a tensor, which must lie inside it. */
 NODISCARD Status safetensors_read_bytes(const Safetensors *f, const SafetensorsTensor *t, void *out,
                                         size_t len, uint64_t off, Err *err);
 /* Tells the system that the file's pages are not needed again soon. */
 void safetensors_drop_pages(const Safetensors *f);
-/* All elements as numbers; out [n_elems]. F32 takes F32, F16, BF16; I64 takes integers and BOOL.
- * Another dtype is STATUS_UNSUPPORTED. */
+/* All elements of an F32, F16 or BF16 tensor; out [n_elems]. Another dtype is STATUS_UNSUPPORTED.
+ */
 NODISCARD Status safetensors_read_f32(const Safetensors *f, const SafetensorsTensor *t, float *out,
                                       Err *err);
-NODISCARD Status safetensors_read_i64(const Safetensors *f, const SafetensorsTensor *t,
-                                      int64_t *out, Err *err);
-
-/* The same by name into new memory (mem_free); n: elements (out). F64 takes what F32 takes, F64
- * and the integers up to 32 bits. */
-NODISCARD Status safetensors_load_f32(float **out, size_t *n, const Safetensors *f,
-                                      const char *name, Err *err);
-NODISCARD Status safetensors_load_f64(double **out, size_t *n, const Safetensors *f,
-                                      const char *name, Err *err);
-NODISCARD Status safetensors_load_i64(int64_t **out, size_t *n, const Safetensors *f,
-                                      const char *name, Err *err);
 
 /* "[256, 512]" of a shape, cut to size bytes. */
 void safetensors_shape_text(char *out, size_t size, const uint64_t *shape, int rank);

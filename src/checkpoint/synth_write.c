@@ -47,6 +47,7 @@ typedef struct Writing {
     const char *dir;
     Pool *pool;
     Progress progress;
+    int lock;         // of dir; -1: none
     bool is_dir_made; // by this call
     int n_shards_done, n_texts_done;
     char *pieces; // [n_members][piece_bytes]
@@ -108,6 +109,7 @@ static Status prepare_folder(Writing *w, bool is_replaced, Err *err) {
         w->is_dir_made = true;
     else if (errno != EEXIST)
         return err_errno(err, errno, "make", w->dir);
+    TRY(file_lock_open(&w->lock, w->dir, err));
     uint64_t freed = 0;
     TRY(clear_folder(w->dir, false, is_replaced, &freed, err));
     struct statvfs fs;
@@ -322,7 +324,7 @@ static void undo(const Writing *w) {
 }
 
 Status synth_write(const SynthWrite *what, Pool *pool, const Progress *progress, Err *err) {
-    Writing w = {.dir = what->dir, .pool = pool, .is_claimed = ATOMIC_FLAG_INIT};
+    Writing w = {.dir = what->dir, .pool = pool, .lock = -1, .is_claimed = ATOMIC_FLAG_INIT};
     if (progress)
         w.progress = *progress;
     TRY(synth_init(&w.synth, str_view(what->shape, strlen(what->shape)), what->n_layers, what->seed,
@@ -334,6 +336,7 @@ Status synth_write(const SynthWrite *what, Pool *pool, const Progress *progress,
         status = write_all(&w, err);
     if (status != STATUS_OK)
         undo(&w);
+    file_lock_close(w.lock);
     mem_free(w.pieces);
     synth_layout_fini(&w.layout);
     return status;

@@ -184,21 +184,29 @@ Status weights_read_quant(const Weights *w, WeightSlot slot, int layer, int64_t 
                       check_groups(slot, layer, "biases", bias, row, n_rows, n_groups, err), err);
 }
 
-/* A gain far from 1 on average means that the +1 of the norms was left out or done twice. Real
+/* Gains that look as if the 1 of the zero-centred norms was left out or added twice. The mean alone
+ * cannot tell: a trained layer may well have small or large gains. But raw values lie on both sides
+ * of 0, where a gain is hardly ever, and with the 1 added twice no gain is left below 1. Real
  * models may still be unusual, so this is said and not refused. */
 static void judge_gain(const Weights *w, const char *name, const float *gain, int64_t n) {
-    double sum = 0;
-    for (int64_t i = 0; i < n; i++)
+    double sum = 0, least = INFINITY;
+    int64_t n_negative = 0;
+    for (int64_t i = 0; i < n; i++) {
         sum += gain[i];
+        least = gain[i] < least ? gain[i] : least;
+        n_negative += gain[i] < 0;
+    }
     double mean = sum / (double)n;
-    if (mean >= 0.5 && mean <= 1.5)
+    bool is_raw = mean < 0.5 && n_negative >= n / 8;
+    bool is_twice = mean > 1.75 && least >= 1;
+    if (!is_raw && !is_twice)
         return;
     // The flag is the only thing that a read changes, and it is atomic.
     if (!atomic_flag_test_and_set(&((Weights *)w)->has_warned))
         log_printf(&w->log, LOG_WARNING,
-                   "tensor %s.weight: mean gain %.3g, expected 0.5 to 1.5: near 0 the 1 of "
-                   "zero-centred norms is missing, near 2 it was added twice",
-                   name, mean);
+                   "tensor %s.weight: mean gain %.3g, %s: the 1 of zero-centred norms seems %s",
+                   name, mean, is_raw ? "many of them negative" : "none of them below 1",
+                   is_raw ? "to be missing" : "added twice");
 }
 
 Status weights_read_plain(const Weights *w, WeightSlot slot, int layer, float *out, Err *err) {

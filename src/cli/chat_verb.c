@@ -82,6 +82,17 @@ static bool chat_is_blank(StrView text) {
     return true;
 }
 
+/* What the history gives back must mean the same: a block may begin with a slash. */
+static void chat_remember(Editor *editor, const StrBuf *text, bool is_block) {
+    StrBuf line = {0};
+    if (is_block && text->ptr[0] == '/')
+        strbuf_append_char(&line, '/');
+    strbuf_append(&line, text->ptr, text->len);
+    if (!line.is_failed)
+        editor_remember(editor, line.ptr);
+    strbuf_fini(&line);
+}
+
 static void chat_loop(Session *s, Editor *editor) {
     StrBuf text = {0};
     bool is_block;
@@ -89,23 +100,27 @@ static void chat_loop(Session *s, Editor *editor) {
         EditorResult result = chat_read(editor, &text, &is_block);
         if (result == EDITOR_END)
             break;
-        StrView view = strbuf_view(&text);
-        if (result == EDITOR_STOPPED || chat_is_blank(view))
-            continue;
-        if (text.is_failed) {
-            Err err = {0};
-            err.code = strbuf_check(&text, &err);
+        Err err = {0};
+        if (strbuf_check(&text, &err) != STATUS_OK) {
             session_fail(s, &err);
             continue;
         }
+        StrView view = strbuf_view(&text);
+        if (result == EDITOR_STOPPED || chat_is_blank(view))
+            continue;
         if (editor)
-            editor_remember(editor, text.ptr);
+            chat_remember(editor, &text, is_block);
         if (is_block || text.ptr[0] != '/')
             session_say(s, view);
         else if (str_starts(view, STR("//")))
             session_say(s, str_view(view.ptr + 1, view.len - 1));
         else
             session_command(s, view);
+    }
+    if (ferror(stdin)) {
+        Err err = {0};
+        err.code = err_errno(&err, errno, "read", "standard input");
+        session_fail(s, &err);
     }
     strbuf_fini(&text);
 }
@@ -121,12 +136,14 @@ int verb_chat(const CliArgs *args) {
     Editor *editor = NULL;
     const char *words[SESSION_MAX_WORDS];
     Session *s = mem_zalloc(1, sizeof *s); // too large for the stack
-    if (!s)
-        return ui_usage("chat", "out of memory");
+    if (!s) {
+        err.code = err_memory(&err, "the session", sizeof *s);
+        return ui_fail("chat", &err);
+    }
     Status status = session_open(s, args, &err);
     if (status == STATUS_OK && s->is_terminal) {
         char *path = session_history_path();
-        status = editor_open(&editor, words, session_words(words), path, &err);
+        status = editor_open(&editor, words, session_words(words), path, s->has_escapes, &err);
         mem_free(path);
     }
     if (status == STATUS_OK) {

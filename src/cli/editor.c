@@ -15,6 +15,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <wchar.h>
 
 enum { EDITOR_HISTORY = 1000 };
 
@@ -27,6 +28,7 @@ struct Editor {
     char *file; // NULL: history is not kept
     const char *prompt;
     bool is_stopped;
+    bool has_escapes;
 };
 
 static Editor *editor_of(EditLine *el) {
@@ -44,11 +46,23 @@ static unsigned char editor_stop(EditLine *el, int key) {
     return CC_EOF;
 }
 
+/* A terminal that is told so puts marks around what is pasted: its line ends are then text and not
+ * the end of a message. */
+static const char PASTE_ON[] = "\x1b[?2004h", PASTE_OFF[] = "\x1b[?2004l";
+
+static void editor_escape(const Editor *e, const char *sequence) {
+    if (!e->has_escapes)
+        return;
+    fputs(sequence, stdout);
+    fflush(stdout);
+}
+
 /* Ctrl-Z: libedit puts the terminal right before the signal stops the program. */
 static unsigned char editor_suspend(EditLine *el, int key) {
-    UNUSED(el);
     UNUSED(key);
+    editor_escape(editor_of(el), PASTE_OFF);
     kill(0, SIGTSTP);
+    editor_escape(editor_of(el), PASTE_ON); // behind SIGCONT
     return CC_REFRESH;
 }
 
@@ -93,6 +107,63 @@ static unsigned char editor_complete(EditLine *el, int key) {
     return el_insertstr(el, rest) == 0 ? CC_REFRESH : CC_ERROR;
 }
 
+/* ---- paste ---- */
+
+static const char PASTE_BEGIN[] = "\\e[200~";
+static const wchar_t PASTE_END[] = L"\x1b[201~";
+enum { PASTE_END_LEN = sizeof PASTE_END / sizeof *PASTE_END - 1, PASTE_MAX = 1 << 22 };
+
+/* Reads to the end mark, also when memory runs out: the rest would be taken for keys. The text in
+ * characters of the line, for mem_free; NULL: too long, or no memory. */
+static wchar_t *paste_read(EditLine *el) {
+    size_t n = 0, cap = 0, n_matched = 0;
+    wchar_t c, *text = NULL;
+    bool is_good = true;
+    while (n_matched < PASTE_END_LEN && el_wgetc(el, &c) == 1) {
+        n_matched = c == PASTE_END[n_matched] ? n_matched + 1 : c == PASTE_END[0];
+        if (is_good && n == cap) {
+            cap = cap * 2 + 256;
+            wchar_t *more = cap <= PASTE_MAX ? mem_realloc(text, cap * sizeof *more) : NULL;
+            is_good = more != NULL;
+            text = more ? more : text;
+        }
+        if (is_good)
+            text[n++] = c;
+    }
+    if (!is_good || n_matched < PASTE_END_LEN) {
+        mem_free(text);
+        return NULL;
+    }
+    text[n - PASTE_END_LEN] = 0;
+    return text;
+}
+
+/* Line ends become line feeds; other control characters could not be shown. */
+static void paste_clean(wchar_t *text) {
+    wchar_t *to = text;
+    for (const wchar_t *from = text; *from; from++) {
+        if (*from == L'\r' || *from == L'\n')
+            *to++ = L'\n';
+        else if ((*from >= 0x20 && (*from < 0x7f || *from > 0x9f)) || *from == L'\t')
+            *to++ = *from;
+    }
+    while (to > text && to[-1] == L'\n') // so that Enter alone sends it
+        to--;
+    *to = 0;
+}
+
+static unsigned char editor_paste(EditLine *el, int key) {
+    UNUSED(key);
+    wchar_t *text = paste_read(el);
+    bool is_good = text != NULL;
+    if (is_good) {
+        paste_clean(text);
+        is_good = *text && el_winsertstr(el, text) == 0;
+    }
+    mem_free(text);
+    return is_good ? CC_REFRESH : CC_ERROR;
+}
+
 /* Characters of more than a byte need a locale that has them. */
 static void editor_set_locale(void) {
     if (!setlocale(LC_CTYPE, "") || MB_CUR_MAX == 1)
@@ -100,7 +171,7 @@ static void editor_set_locale(void) {
 }
 
 Status editor_open(Editor **out, const char *const *words, size_t n_words, const char *file,
-                   Err *err) {
+                   bool has_escapes, Err *err) {
     Editor *e = mem_zalloc(1, sizeof *e);
     if (!e)
         return err_memory(err, "line editor", sizeof *e);
@@ -108,6 +179,7 @@ Status editor_open(Editor **out, const char *const *words, size_t n_words, const
     e->words = words;
     e->n_words = n_words;
     e->prompt = "";
+    e->has_escapes = has_escapes;
     e->file = file ? mem_strdup(file, strlen(file)) : NULL;
     e->history = history_init();
     e->el = el_init("lily", stdin, stdout, stderr);
@@ -127,8 +199,10 @@ Status editor_open(Editor **out, const char *const *words, size_t n_words, const
     el_set(e->el, EL_ADDFN, "lily-complete", "commands and file names", editor_complete);
     el_set(e->el, EL_ADDFN, "lily-stop", "forget the line", editor_stop);
     el_set(e->el, EL_ADDFN, "lily-suspend", "stop the program", editor_suspend);
+    el_set(e->el, EL_ADDFN, "lily-paste", "insert what is pasted", editor_paste);
     el_source(e->el, NULL); // the user's own ~/.editrc
     el_set(e->el, EL_BIND, "^I", "lily-complete", NULL);
+    el_set(e->el, EL_BIND, PASTE_BEGIN, "lily-paste", NULL);
     el_set(e->el, EL_BIND, "^C", "lily-stop", NULL);
     el_set(e->el, EL_BIND, "^R", "em-inc-search-prev", NULL);
     el_set(e->el, EL_BIND, "^Z", "lily-suspend", NULL);
@@ -154,7 +228,11 @@ EditorResult editor_read(Editor *e, const char *prompt, StrBuf *out) {
     e->is_stopped = false;
     el_set(e->el, EL_PREP_TERM, 1); // before the prompt is seen: a key then is a key, no signal
     errno = 0;
+    editor_escape(e, PASTE_ON);
     const char *line = el_gets(e->el, &n);
+    int why = errno;
+    editor_escape(e, PASTE_OFF);
+    errno = why;
     bool is_signalled = !line && n < 0 && errno == EINTR; // an interrupt that is no key
     if (e->is_stopped || is_signalled) {
         el_reset(e->el);

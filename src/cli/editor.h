@@ -22,9 +22,10 @@ typedef enum EditorResult {
  *        file names are completed.                                  (in)
  * file   where history is kept between runs; copied; NULL: nowhere. A file that cannot be read or
  *        written only costs the history.
+ * has_escapes  the terminal knows escape sequences: what is pasted may then have several lines
  * Returns STATUS_MEMORY, STATUS_IO when the terminal cannot be set up. */
 NODISCARD Status editor_open(Editor **out, const char *const *words, size_t n_words,
-                             const char *file, Err *err);
+                             const char *file, bool has_escapes, Err *err);
 void editor_close(Editor *e);
 
 /* Reads one line; *out gets its bytes without the line feed (appended). */

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* pull.h - the files of a published checkpoint: what they are, and bringing one here.
+/* pull.h - the files of a published checkpoint: what they are, and bringing them here.
  *
  * Path:     pull_verb.c asks pull_list for the files and pull_get for their bytes.
  * Owns:     see each object.  Thread: main. */
@@ -37,11 +37,15 @@ typedef struct PullList {
 /* Where to get them from. */
 typedef struct PullSource {
     const char *hub;          // "https://host", without a slash at its end
-    const char *token;        // NULL: none
+    const char *token;        // visible ASCII; NULL: none
     int64_t stall_s;          // a transfer without a byte for so long is begun anew
-    int64_t n_tries;          // failed attempts in a row before a file is given up
+    int64_t n_tries;          // failed attempts without a new byte that a file may have
+    int64_t pause_ms;         // after the first of them; doubled with each further one
     bool (*is_stopped)(void); // asked often; true ends the run, what is here stays; NULL: never
 } PullSource;
+
+/* Short name i of a pinned checkpoint; NULL from the end of the list on. */
+const char *pull_known(int i);
 
 /* Resolves a name: a known short one, or "owner/name" with an optional "@revision".
  * STATUS_INVALID lists the known ones. */
@@ -49,19 +53,35 @@ NODISCARD Status pull_name(PullList *out, const char *name, Err *err);
 /* Asks the hub for the files of out->repo and checks them against what is known of a pinned
  * revision. STATUS_IO, STATUS_DENIED, STATUS_NOT_FOUND, STATUS_FORMAT, STATUS_MEMORY. */
 NODISCARD Status pull_list(PullList *out, const PullSource *source, Err *err);
+/* The same from the listing's text; url is for error texts. The names of *out's files are safe
+ * below a folder and all different, their sizes add up without overflow, each has one of the
+ * hashes. */
+NODISCARD Status pull_list_read(PullList *out, StrView text, const char *url, Err *err);
 void pull_list_fini(PullList *l);
 
-/* A transfer's news: bytes here so far, counted over all files. */
+/* How far a run is; bytes and files are counted over the whole list. */
+typedef struct PullNews {
+    uint64_t done, total; // bytes that are here, and all
+    uint64_t fetched;     // bytes that this run has brought
+    double seconds;       // since the first of them; 0: there is none yet
+    double wait_s;        // every open transfer pauses for so long after a failure; 0: not so
+    int32_t n_done, n_files;
+} PullNews;
+
 typedef struct PullProgress {
-    void (*report)(void *ctx, uint64_t done, uint64_t total, int32_t n_done, int32_t n_files,
-                   double seconds, uint64_t fetched);
+    void (*report)(void *ctx, const PullNews *news); // NULL: nobody is told
     void *ctx;
 } PullProgress;
 
+/* Puts mem_alloc under libcurl. Once, before everything here; pull_stop behind it all. */
+NODISCARD Status pull_start(Err *err);
+void pull_stop(void);
+
 /* Brings every file of the list into dir, n_parallel at a time. A file lies as NAME.part until it
  * is whole and its hash is right; a later run goes on with it. Files that are there whole are
- * hashed and kept. Disk space is checked first. Returns STATUS_IO (network, disk), STATUS_DENIED,
- * STATUS_NOT_FOUND, STATUS_FORMAT (a wrong hash or length), STATUS_CANCELLED, STATUS_MEMORY. */
+ * hashed and kept. The folder is made when missing and locked; disk space is checked first.
+ * Returns STATUS_IO (network, disk), STATUS_DENIED, STATUS_NOT_FOUND, STATUS_FORMAT (a wrong hash
+ * or length), STATUS_BUSY (another run writes there), STATUS_CANCELLED, STATUS_MEMORY. */
 NODISCARD Status pull_get(const PullList *list, const PullSource *source, const char *dir,
                           int n_parallel, const PullProgress *progress, Err *err);
 

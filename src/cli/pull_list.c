@@ -46,6 +46,10 @@ static const Known *known_find(const char *repo, const char *revision) {
     return NULL;
 }
 
+const char *pull_known(int i) {
+    return i >= 0 && (size_t)i < COUNT_OF(KNOWN) ? KNOWN[i].name : NULL;
+}
+
 /* Letters, digits and "-_." with exactly one slash: nothing that could leave the URL. */
 static bool repo_is_good(StrView repo) {
     int n_slashes = 0;
@@ -125,7 +129,8 @@ static Status list_entry(PullList *l, const json_t *v, Err *err) {
                        (int)min_size(path.len, 80), path.ptr);
     const json_t *lfs = json_object_get(v, "lfs");
     int64_t size;
-    TRY(json_get_int(&size, v, "size", 0, INT64_MAX / 2, NULL, "the hub's listing", err));
+    TRY(json_get_int(&size, v, "size", 0, INT64_MAX / PULL_MAX_FILES, NULL, "the hub's listing",
+                     err));
     PullFile *f = &l->files[l->n];
     *f = (PullFile){.size = (uint64_t)size};
     bool has_hash = lfs ? hash_copy(f->sha256, json_text(json_object_get(lfs, "oid")), 64)
@@ -136,6 +141,9 @@ static Status list_entry(PullList *l, const json_t *v, Err *err) {
     f->path = arena_strdup(&l->arena, path.ptr, path.len);
     if (!f->path)
         return err_memory(err, "listing", path.len);
+    for (int32_t i = 0; i < l->n; i++) // two transfers would write into one file
+        if (!strcmp(l->files[i].path, f->path))
+            return err_set(err, STATUS_FORMAT, "the hub's listing: %s stands there twice", f->path);
     l->n++;
     return STATUS_OK;
 }
@@ -160,29 +168,32 @@ static Status list_check_known(PullList *l, Err *err) {
     return STATUS_OK;
 }
 
-Status pull_list(PullList *out, const PullSource *source, Err *err) {
-    StrBuf url = {0}, text = {0};
+Status pull_list_read(PullList *out, StrView text, const char *url, Err *err) {
     json_t *v = NULL;
-    strbuf_printf(&url, "%s/api/models/%s/tree/%s", source->hub, out->repo, out->revision);
-    Status status = strbuf_check(&url, err);
-    if (status == STATUS_OK)
-        status = pull_text(&text, source, url.ptr, PULL_LISTING_BYTES, err);
-    if (status == STATUS_OK)
-        status = json_read(&v, strbuf_view(&text), url.ptr, err);
+    TRY(json_read(&v, text, url, err));
+    Status status = STATUS_OK;
     size_t n = json_array_size(v);
-    if (status == STATUS_OK && (n == 0 || n > PULL_MAX_FILES))
-        status =
-            err_set(err, STATUS_FORMAT, "%s: expected a list of 1 to %d files, found %s", url.ptr,
-                    PULL_MAX_FILES, json_is_array(v) ? "another number" : json_type_text(v));
-    if (status == STATUS_OK && !(out->files = arena_array(&out->arena, n, sizeof *out->files)))
+    if (n == 0 || n > PULL_MAX_FILES)
+        status = err_set(err, STATUS_FORMAT, "%s: expected a list of 1 to %d files, found %s", url,
+                         PULL_MAX_FILES, json_is_array(v) ? "another number" : json_type_text(v));
+    else if (!(out->files = arena_array(&out->arena, n, sizeof *out->files)))
         status = err_memory(err, "listing", n * sizeof *out->files);
     for (size_t i = 0; i < n && status == STATUS_OK; i++)
         status = list_entry(out, json_array_get(v, i), err);
     if (status == STATUS_OK && out->n == 0)
         status = err_set(err, STATUS_NOT_FOUND, "%s has no checkpoint files", out->repo);
-    if (status == STATUS_OK)
-        status = list_check_known(out, err);
     json_decref(v);
+    return status == STATUS_OK ? list_check_known(out, err) : status;
+}
+
+Status pull_list(PullList *out, const PullSource *source, Err *err) {
+    StrBuf url = {0}, text = {0};
+    strbuf_printf(&url, "%s/api/models/%s/tree/%s", source->hub, out->repo, out->revision);
+    Status status = strbuf_check(&url, err);
+    if (status == STATUS_OK)
+        status = pull_text(&text, source, url.ptr, PULL_LISTING_BYTES, err);
+    if (status == STATUS_OK)
+        status = pull_list_read(out, strbuf_view(&text), url.ptr, err);
     strbuf_fini(&text);
     strbuf_fini(&url);
     return status;

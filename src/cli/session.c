@@ -61,6 +61,7 @@ Status session_open(Session *s, const CliArgs *args, Err *err) {
     s->is_folded = true;
     TRY(talk_open(&s->model, args, 0, err));
     TRY(talk_options(&s->options, &s->lists, args, s->model, err));
+    s->options.wants_tokens = true; // for the count while it thinks
     TRY(session_begin(s, err));
     // Restarted calls: an interrupted write to the terminal would count as a broken one.
     if (s->is_terminal) { // never the program's end here, also not between two answers

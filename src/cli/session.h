@@ -16,7 +16,8 @@
 typedef struct Show {
     StrBuf reasoning; // of the last answer, whole
     int64_t begin_ns, drawn_ns;
-    int32_t n_pieces;       // of reasoning, about its tokens
+    int32_t n_tokens;       // so far
+    int32_t n_thought;      // when the last piece of reasoning came
     bool is_thinking_shown; // the line about thinking stands there
     bool is_any_shown;      // text or a call
     bool is_at_line_start;

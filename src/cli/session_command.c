@@ -11,11 +11,28 @@ typedef struct Command {
     const char *name;  // with its slash
     const char *value; // what stands behind it in the help; "": nothing
     const char *help;
+    bool is_path; // the value names a file: quotes and backslashes as a shell reads them
     /* arg is NUL-terminated, without white space around it. */
     Status (*run)(Session *s, const char *arg, Err *err);
 } Command;
 
 /* ---- values ---- */
+
+/* A file's name, in place: "a b", 'a b' and a\\ b, as completion writes it, are all one name. */
+static Status command_unquote(char *arg, Err *err) {
+    char quote = *arg == '"' || *arg == '\'' ? *arg : 0;
+    const char *from = arg + (quote != 0);
+    char *to = arg;
+    while (*from && (!quote || *from != quote)) {
+        if (*from == '\\' && from[1] && quote != '\'')
+            from++;
+        *to++ = *from++;
+    }
+    bool is_good = !quote || (*from == quote && from[1] == 0);
+    *to = 0;
+    return is_good ? STATUS_OK
+                   : err_set(err, STATUS_INVALID, "expected one file name, closed by its quote");
+}
 
 static Status command_needs(const char *arg, const char *what, Err *err) {
     return *arg ? STATUS_OK : err_set(err, STATUS_INVALID, "expected %s, found nothing", what);
@@ -306,27 +323,28 @@ static Status command_quit(Session *s, const char *arg, Err *err) {
 static Status command_help(Session *s, const char *arg, Err *err);
 
 static const Command COMMANDS[] = {
-    {"/help", "", "this list", command_help},
-    {"/quit", "", "leave (Ctrl-D does too)", command_quit},
-    {"/new", "", "forget the conversation, keep the settings", command_new},
-    {"/undo", "", "take back your last message and its answer", command_undo},
-    {"/retry", "", "answer your last message again", command_retry},
-    {"/show", "", "print the conversation", command_show},
-    {"/thoughts", "", "print the last answer's thinking", command_thoughts},
-    {"/stats", "", "tokens, speed, context, settings", command_stats},
-    {"/system", "TEXT", "set the system message; without TEXT, none", command_system},
-    {"/think", "on|off|default", "whether the model thinks before it answers", command_think},
-    {"/fold", "on|off", "thinking as one line, or whole", command_fold},
-    {"/temp", "X", "temperature; 0 takes the most likely token", command_temp},
-    {"/top-p", "P", "keep the smallest set of probability P", command_top_p},
-    {"/top-k", "K", "keep the K most likely tokens; 0: all", command_top_k},
-    {"/max", "N", "new tokens at most; 0: until the answer ends", command_max},
-    {"/seed", "S|off", "same seed, same text", command_seed},
-    {"/file", "PATH", "put a text file before your next message", command_file},
-    {"/save", "FILE", "write the conversation as JSON", command_save},
-    {"/load", "FILE", "go on with a saved conversation", command_load},
-    {"/tools", "[FILE]", "offer the tools of a JSON list; without FILE, none", command_tools},
-    {"/result", "TEXT", "the result of the model's call", command_result},
+    {"/help", "", "this list", false, command_help},
+    {"/quit", "", "leave (Ctrl-D does too)", false, command_quit},
+    {"/new", "", "forget the conversation, keep the settings", false, command_new},
+    {"/undo", "", "take back your last message and its answer", false, command_undo},
+    {"/retry", "", "answer your last message again", false, command_retry},
+    {"/show", "", "print the conversation", false, command_show},
+    {"/thoughts", "", "print the last answer's thinking", false, command_thoughts},
+    {"/stats", "", "tokens, speed, context, settings", false, command_stats},
+    {"/system", "TEXT", "set the system message; without TEXT, none", false, command_system},
+    {"/think", "on|off|default", "whether the model thinks before it answers", false,
+     command_think},
+    {"/fold", "on|off", "thinking as one line, or whole", false, command_fold},
+    {"/temp", "X", "temperature; 0 takes the most likely token", false, command_temp},
+    {"/top-p", "P", "keep the smallest set of probability P", false, command_top_p},
+    {"/top-k", "K", "keep the K most likely tokens; 0: all", false, command_top_k},
+    {"/max", "N", "new tokens at most; 0: until the answer ends", false, command_max},
+    {"/seed", "S|off", "same seed, same text", false, command_seed},
+    {"/file", "PATH", "put a text file before your next message", true, command_file},
+    {"/save", "FILE", "write the conversation as JSON", true, command_save},
+    {"/load", "FILE", "go on with a saved conversation", true, command_load},
+    {"/tools", "[FILE]", "offer the tools of a JSON list; without FILE, none", true, command_tools},
+    {"/result", "TEXT", "the result of the model's call", false, command_result},
 };
 
 size_t session_words(const char *out[SESSION_MAX_WORDS]) {
@@ -352,7 +370,8 @@ static Status command_help(Session *s, const char *arg, Err *err) {
     for (size_t i = 0; i < COUNT_OF(COMMANDS); i++)
         printf("  %-10s %-15s %s\n", COMMANDS[i].name, COMMANDS[i].value, COMMANDS[i].help);
     printf("\nA line that ends with \\ goes on in the next one; \"\"\" begins and ends a text of "
-           "several lines.\n// at the beginning sends a text that begins with /. Ctrl-C stops the "
+           "several lines, and what is pasted is one text.\n// at the beginning sends a text that "
+           "begins with /. Ctrl-C stops the "
            "answer.\n");
     return STATUS_OK;
 }
@@ -393,7 +412,10 @@ void session_command(Session *s, StrView line) {
     if (status == STATUS_OK)
         status = strbuf_check(&arg, &err);
     if (status == STATUS_OK) {
-        status = c->run(s, arg.ptr, &err);
+        if (c->is_path)
+            status = command_unquote(arg.ptr, &err);
+        if (status == STATUS_OK)
+            status = c->run(s, arg.ptr, &err);
         if (status != STATUS_OK)
             err_prefix(&err, "%s", c->name);
     }

@@ -124,9 +124,14 @@ Status session_attach(Session *s, const char *path, Err *err) {
         strbuf_append(&s->attached, text.ptr, text.len);
         strbuf_append(&s->attached, "\n\n", 2);
         status = strbuf_check(&s->attached, err);
-        session_note(s, "%zu bytes of %s go with your next message", text.len, path);
-        if (status != STATUS_OK && len == 0)
-            strbuf_clear(&s->attached);
+        if (status == STATUS_OK) {
+            session_note(s, "%zu bytes of %s go with your next message", text.len, path);
+        } else { // what was attached before stays
+            s->attached.is_failed = false;
+            s->attached.len = len;
+            if (s->attached.ptr)
+                s->attached.ptr[len] = 0;
+        }
     }
     strbuf_fini(&text);
     mem_free(full);

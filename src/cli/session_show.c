@@ -11,6 +11,17 @@
 static const char DIM[] = "\x1b[2m", NORMAL[] = "\x1b[0m", CLEAR_LINE[] = "\r\x1b[K";
 enum { SHOW_EVERY_NS = 100000000 }; // the line about thinking is drawn ten times a second
 
+/* "1 token", "2 tokens" */
+typedef struct ShowCount {
+    char text[32];
+} ShowCount;
+
+static ShowCount show_count(int32_t n) {
+    ShowCount c;
+    snprintf(c.text, sizeof c.text, "%d token%s", n, n == 1 ? "" : "s");
+    return c;
+}
+
 void show_begin(Session *s) {
     Show *w = &s->show;
     strbuf_clear(&w->reasoning);
@@ -44,7 +55,7 @@ void show_text(const Session *s, const char *text, size_t len) {
 static void show_reasoning(Session *s, LilyText text) {
     Show *w = &s->show;
     strbuf_append(&w->reasoning, text.text, text.len);
-    w->n_pieces++;
+    w->n_thought = w->n_tokens;
     if (!s->is_terminal)
         return;
     if (!s->is_folded) {
@@ -54,7 +65,7 @@ static void show_reasoning(Session *s, LilyText text) {
         fputs(!w->is_thinking_shown ? "[thinking]\n" : "", stdout);
     } else if (clock_now_ns() - w->drawn_ns > SHOW_EVERY_NS) {
         w->drawn_ns = clock_now_ns();
-        printf("%s%sthinking, %d tokens, %.1f s%s", CLEAR_LINE, DIM, w->n_pieces,
+        printf("%s%sthinking, %s, %.1f s%s", CLEAR_LINE, DIM, show_count(w->n_thought).text,
                clock_seconds_since(w->begin_ns), NORMAL);
     }
     w->is_thinking_shown = true;
@@ -68,8 +79,8 @@ static void show_end_reasoning(Session *s) {
         return;
     w->is_thinking_shown = false;
     if (s->is_folded && s->has_escapes)
-        printf("%s%sthought for %.1f s, %d tokens (/thoughts shows them)%s\n", CLEAR_LINE, DIM,
-               clock_seconds_since(w->begin_ns), w->n_pieces, NORMAL);
+        printf("%s%sthought for %.1f s, %s (/thoughts shows them)%s\n", CLEAR_LINE, DIM,
+               clock_seconds_since(w->begin_ns), show_count(w->n_thought).text, NORMAL);
     else if (!s->is_folded)
         printf("%s\n", s->has_escapes ? NORMAL : "");
 }
@@ -90,9 +101,11 @@ static void show_end(Session *s, const LilyEvent *e) {
                                                          : "";
     if (e->finish == LILY_FINISH_CALLS)
         session_note(s, "/result TEXT gives the result of the call");
-    if (e->finish != LILY_FINISH_FAILED)
+    if (e->finish != LILY_FINISH_FAILED && f->n_generated > 1 && f->decode_s > 0)
         session_note(s, "%d tokens, %.1f a second%s", f->n_generated,
-                     f->decode_s > 0 ? (f->n_generated - 1) / f->decode_s : 0.0, how);
+                     (f->n_generated - 1) / f->decode_s, how);
+    else if (e->finish != LILY_FINISH_FAILED)
+        session_note(s, "%s%s", show_count(f->n_generated).text, how);
     fflush(stdout);
 }
 
@@ -123,8 +136,8 @@ bool show_event(void *context, const LilyEvent *e) {
     case LILY_EVENT_CALL_BEGIN: show_end_reasoning(s); break;
     case LILY_EVENT_CALL_END: show_call(s, e); break;
     case LILY_EVENT_CALL_ARGS:
-    case LILY_EVENT_CALL_DROP:
-    case LILY_EVENT_TOKEN: break;
+    case LILY_EVENT_CALL_DROP: break;
+    case LILY_EVENT_TOKEN: w->n_tokens++; break;
     case LILY_EVENT_END: show_end(s, e); break;
     }
     return !ferror(stdout);

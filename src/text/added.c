@@ -59,13 +59,6 @@ AddedToken *added_find_text(const Added *a, StrView text) {
     return NULL;
 }
 
-AddedToken *added_find_id(const Added *a, int32_t id) {
-    for (int32_t i = 0; i < a->n; i++)
-        if (a->items[i].id == id)
-            return &a->items[i];
-    return NULL;
-}
-
 static bool added_is_trusted(const uint8_t *trusted, size_t at, size_t len) {
     for (size_t i = at; trusted && i < at + len; i++)
         if (!(trusted[i / 8] >> i % 8 & 1))

@@ -40,9 +40,8 @@ void added_fini(Added *a);
 /* To be called after the last append and before added_next. */
 void added_sort(Added *a);
 
-/* The item with this text, or with this id; NULL: none. In order of appending before added_sort. */
+/* The item with this text; NULL: none. */
 AddedToken *added_find_text(const Added *a, StrView text);
-AddedToken *added_find_id(const Added *a, int32_t id);
 
 /* The leftmost added token at or behind `from`, the longest one at its place.
  *

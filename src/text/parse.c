@@ -51,11 +51,8 @@ void parse_emit(Parser *p, ParseEventKind kind, StrView text) {
     p->out_kind = kind;
     if (p->fn)
         parse_append(p, &p->out, text);
-    parse_append(p,
-                 kind == PARSE_REASONING ? &p->reasoning
-                 : kind == PARSE_CONTENT ? &p->content
-                                         : &p->arguments,
-                 text);
+    if (kind == PARSE_REASONING || kind == PARSE_CONTENT) // arguments are kept as p->object
+        parse_append(p, kind == PARSE_REASONING ? &p->reasoning : &p->content, text);
 }
 
 void parse_emit_mark(Parser *p, ParseEventKind kind) {
@@ -79,9 +76,8 @@ void parse_keep_call(Parser *p) {
         p->is_failed = true;
         return;
     }
-    p->calls[p->n_calls++] = (ParseCall){
-        .name = name, .name_len = p->name.len, .arguments = p->arguments, .object = p->object};
-    p->arguments = (StrBuf){0};
+    p->calls[p->n_calls++] =
+        (ParseCall){.name = name, .name_len = p->name.len, .object = p->object};
     p->object = NULL;
 }
 
@@ -199,13 +195,11 @@ void parser_close(Parser *p) {
     if (!p)
         return;
     StrBuf *buffers[] = {&p->out,           &p->reasoning, &p->content, &p->reasoning_space,
-                         &p->content_space, &p->raw,       &p->name,    &p->key,
-                         &p->arguments};
+                         &p->content_space, &p->raw,       &p->name,    &p->key};
     for (size_t i = 0; i < COUNT_OF(buffers); i++)
         strbuf_fini(buffers[i]);
     for (size_t i = 0; i < p->n_calls; i++) {
         mem_free(p->calls[i].name);
-        strbuf_fini(&p->calls[i].arguments);
         json_decref(p->calls[i].object);
     }
     json_decref(p->object);
@@ -255,12 +249,6 @@ bool parser_is_thinking(const Parser *p) { return p->state == PARSE_IN_REASONING
 bool parser_is_in_call(const Parser *p) { return p->state >= PARSE_IN_OPEN; }
 
 size_t parser_n_calls(const Parser *p) { return p->n_calls; }
-
-void parser_call(const Parser *p, size_t i, StrView *name, StrView *arguments) {
-    CHECK(i < p->n_calls);
-    *name = str_view(p->calls[i].name, p->calls[i].name_len);
-    *arguments = strbuf_view(&p->calls[i].arguments);
-}
 
 static json_t *parser_text(const StrBuf *b) { return json_stringn(b->ptr ? b->ptr : "", b->len); }
 

@@ -98,10 +98,8 @@ bool parser_is_thinking(const Parser *p);
 /* True between the beginning and the end of a call. */
 bool parser_is_in_call(const Parser *p);
 
-/* Complete calls so far, and one of them: the name and the JSON text of the arguments, which is the
- * concatenation of its PARSE_CALL_ARGS. The views live as long as the parser is not pushed to. */
+/* Complete calls so far. */
 size_t parser_n_calls(const Parser *p);
-void parser_call(const Parser *p, size_t i, StrView *name, StrView *arguments);
 
 /* The whole message, in the form that chat_render takes back:
  *     {"role": "assistant", "content": text or null, "reasoning_content": text or null,

@@ -71,7 +71,6 @@ void parse_call_open(Parser *p, ParseState origin, bool is_bare) {
     p->function = NULL;
     json_decref(p->object);
     p->object = NULL;
-    strbuf_clear(&p->arguments);
     parse_call_state(p, PARSE_IN_OPEN);
 }
 

@@ -57,8 +57,7 @@ typedef struct ParseValue {
 typedef struct ParseCall {
     char *name;
     size_t name_len;
-    StrBuf arguments; // JSON text
-    json_t *object;   // the same as an object
+    json_t *object; // arguments
 } ParseCall;
 
 struct Parser {
@@ -107,7 +106,6 @@ struct Parser {
     StrBuf name, key;
     const json_t *function; // NULL: unknown
     json_t *object;         // arguments so far
-    StrBuf arguments;       // the same as text
     ParseValue value;
 };
 

@@ -155,7 +155,8 @@ def test_save_and_load_round_trip(tmp_path):
 
 @pytest.mark.parametrize("text, words", [
     ("{", "line 1"), ("{}", "without messages"), ("[1]", "message 0"), ('{"messages": [{"content": "x"}]}', "role"),
-    ('{"messages": [], "tools": 7}', "tools"),
+    ('{"messages": [], "tools": 7}', "tools"), ('[{"role": "robot", "content": "x"}]', "robot"),
+    ('[{"role": "user", "content": "x"}, {"role": "user", "content": 7}]', "message 1"),
 ])
 def test_a_bad_file_leaves_the_conversation_as_it_was(tmp_path, text, words):
     bad, out = tmp_path / "bad.json", tmp_path / "out.json"
@@ -179,6 +180,27 @@ def test_a_file_goes_before_the_next_message(tmp_path):
     assert status == 1 and "no UTF-8 at byte 1" in err and "/file: expected a file" in err
     content = json.loads((tmp_path / "c.json").read_text())["messages"][0]["content"]
     assert content == f"{tmp_path}/note.txt:\n\ngrüne Wiese\n\n\nSummarise it."
+
+
+def test_file_names_are_read_as_a_shell_reads_them(tmp_path):
+    for name in ("two words", "a\\b", "it's"):
+        (tmp_path / name).write_text(f"text of {name}")
+    status, _, err = chat(["/max 1", f'/file "{tmp_path}/two words"', f"/file {tmp_path}/two\\ words", f"/file '{tmp_path}/a\\b'",
+                           f"/file {tmp_path}/it\\'s", "hello", f"/save '{tmp_path}/c d.json'"], "-m", TINY)
+    assert status == 0, err
+    content = json.loads((tmp_path / "c d.json").read_text())["messages"][0]["content"]
+    assert content.count("text of two words") == 2 and "text of a\\b" in content and "text of it's" in content
+    before = sorted(p.name for p in tmp_path.iterdir())
+    status, _, err = chat(['/save ""', "/save ''", "/save", '/save "open', '/save "a" b'], "-m", TINY)
+    assert status == 1 and err.count("/save: expected a file, found nothing") == 3 and err.count("closed by its quote") == 2
+    assert sorted(p.name for p in tmp_path.iterdir()) == before and not os.path.exists(ROOT / '""')
+
+
+def test_input_that_cannot_be_read_is_told():
+    folder = os.open(ROOT, os.O_RDONLY)
+    done = subprocess.run([LILY, "chat", "-m", TINY], stdin=folder, capture_output=True, cwd=ROOT, timeout=120)
+    os.close(folder)
+    assert done.returncode == 1 and b"cannot read standard input" in done.stderr
 
 
 def test_undo_retry_new(tmp_path):
@@ -254,8 +276,8 @@ def test_ctrl_c_of_a_piped_run_stops_the_answer_and_then_the_program():
 def test_an_answer_with_folded_thinking_and_speed(terminal):
     t = terminal("-m", MINI, "--temp", "0")
     t.send("What is 12 + 30?\r")
-    t.expect(r"thinking, \d+ tokens")
-    t.expect(r"thought for [\d.]+ s, \d+ tokens \(/thoughts shows them\)")
+    t.expect(r"thinking, \d+ tokens?")
+    t.expect(r"thought for [\d.]+ s, \d\d+ tokens \(/thoughts shows them\)")
     t.expect("42")
     t.expect(r"\d+ tokens, [\d.]+ a second")
     t.prompt()
@@ -316,18 +338,20 @@ def test_editing_completion_and_history(terminal, tmp_path):
     t.expect(r"/thoughts .*/think .*/temp")
     t.send("\x15")  # Ctrl-U
     (tmp_path / "unusual-name.txt").write_text("text")
-    t.send(f"/file {tmp_path}/unus\t")
-    t.expect(r"ual-name\.txt")
-    t.send("\r")
-    t.expect("4 bytes of ")
-    t.prompt()
+    (tmp_path / "with space").write_text("more")
+    for begin, rest in (("unus", r"ual-name\.txt"), ("wit", r"h\\ space")):
+        t.send(f"/file {tmp_path}/{begin}\t")
+        t.expect(rest)
+        t.send("\r")
+        t.expect("4 bytes of ")
+        t.prompt()
     t.send("/quit\r")
     assert t.wait() == 0
     history = tmp_path / "state/lily/history"
     assert "at most" not in history.read_text() and "/max" in history.read_text()
     assert history.stat().st_mode & 0o077 == 0
     again = terminal("-m", TINY)
-    again.send("\x1b[A\x1b[A\x1b[A\r")  # third from the end: /max 5
+    again.send("\x1b[A" * 4 + "\r")  # fourth from the end: /max 5
     again.expect("at most 5 new tokens")
     again.prompt()
 
@@ -335,7 +359,7 @@ def test_editing_completion_and_history(terminal, tmp_path):
 def test_letters_of_more_than_a_byte(terminal, tmp_path):
     t = terminal("-m", TINY, "--no-think")
     t.ask("/max 1", "at most 1")
-    t.ask("Grüße, 世界 🙂x\x7f", "a second")
+    t.ask("Grüße, 世界 🙂x\x7f", "1 token")
     t.ask(f"/save {tmp_path}/c.json", "saved to")
     assert json.loads((tmp_path / "c.json").read_text())["messages"][0]["content"] == "Grüße, 世界 🙂"
 
@@ -346,7 +370,7 @@ def test_several_lines_on_a_terminal(terminal, tmp_path):
     t.send("one \\\r")
     t.expect(r"\. (\x1b\[K)?$")
     t.send("two\r")
-    t.expect("a second")
+    t.expect("1 token")
     t.prompt()
     t.send('"""\r')
     t.expect(r"\. (\x1b\[K)?$")
@@ -357,6 +381,35 @@ def test_several_lines_on_a_terminal(terminal, tmp_path):
     t.ask(f"/save {tmp_path}/c.json", "saved to")
     messages = json.loads((tmp_path / "c.json").read_text())["messages"]
     assert [m["content"] for m in messages if m["role"] == "user"] == ["one \ntwo"]
+
+
+def test_what_is_pasted_is_one_message(terminal, tmp_path):
+    t = terminal("-m", TINY, "--no-think")
+    assert t.all.endswith("\x1b[?2004h> ")  # the terminal is asked to mark it
+    t.ask("/max 1", "at most 1")
+    t.ask("Look: \x1b[200~one\rtwo\r\x07\x85\tthree \x1b[20 é世\r\r\x1b[201~!", "1 token")
+    assert t.all.rindex("\x1b[?2004l") < t.all.rindex("1 token")  # and not while something else is typed
+    t.send("\x1b[200~a\rb\x1b[201~")
+    t.expect("b")
+    t.send("\x03")
+    t.expect(r"\^C")
+    t.prompt()
+    t.ask("\x1b[200~\x1b[201~next", "1 token")
+    many = [f"line {i}" for i in range(60)]  # more than the screen has
+    t.ask("\x1b[200~" + "\r".join(many) + "\x1b[201~", "1 token")
+    t.ask(f"/save {tmp_path}/c.json", "saved to")
+    messages = json.loads((tmp_path / "c.json").read_text())["messages"]
+    assert [m["content"] for m in messages if m["role"] == "user"] == ["Look: one\ntwo\n\tthree [20 é世!", "next", "\n".join(many)]
+
+
+def test_history_brings_back_a_block(terminal, tmp_path):
+    t = terminal("-m", TINY, "--no-think")
+    t.ask("/max 1", "at most 1")
+    t.ask('"""/not a command\rbut text\r"""', "1 token")
+    t.ask("\x1b[A", "1 token")
+    t.ask(f"/save {tmp_path}/c.json", "saved to")
+    messages = json.loads((tmp_path / "c.json").read_text())["messages"]
+    assert [m["content"] for m in messages if m["role"] == "user"] == ["/not a command\nbut text"] * 2
 
 
 def test_the_models_text_cannot_steer_the_terminal(terminal):
@@ -372,7 +425,7 @@ def test_a_dumb_terminal_gets_no_escapes(terminal):
     t.ask("/max 2", "at most 2 new tokens")
     t.ask("hello", "cut at the token limit")
     t.send("/quit\r")
-    assert t.wait() == 0 and "\x1b[2m" not in t.all
+    assert t.wait() == 0 and "\x1b[2m" not in t.all and "\x1b[?2004" not in t.all
 
 
 def test_end_of_input_leaves(terminal):
@@ -386,5 +439,3 @@ def test_a_hang_up_ends_the_program(terminal):
     os.kill(t.process.pid, signal.SIGHUP)
     assert t.wait() != 0
 
-
-# ---- ./start ----

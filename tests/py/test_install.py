@@ -10,6 +10,7 @@ import subprocess
 import pytest
 
 from conftest import LILY, ROOT
+from test_chat import Terminal
 
 BUILD = pathlib.Path(LILY).resolve().parent
 PREFIX = "/opt/lily"
@@ -46,7 +47,7 @@ def test_files_are_where_they_belong(installed):
     for path in ("bin/lily", "include/lily.h", "lib/liblily.a", "lib/liblily.so", "lib/liblily.so.0",
                  "lib/pkgconfig/lily.pc", "share/man/man1/lily.1", "share/bash-completion/completions/lily",
                  "share/zsh/site-functions/_lily", "share/fish/vendor_completions.d/lily.fish",
-                 "share/doc/lily/LICENSE"):
+                 "share/doc/lily/LICENSE", "share/doc/lily/chat.c"):
         assert (base / path).is_file(), path
     assert os.access(base / "bin/lily", os.X_OK)
     if (ROOT / "models/mini/config.json").exists():
@@ -179,9 +180,44 @@ def complete(installed, *words):
     return run("bash", "-c", script).split()
 
 
+# What is typed behind `lily`, and what is offered for its last word.
+COMPLETIONS = [("gen", ["generate"]), ("generate --max", ["--max-tokens"]), ("chat --backend cu", ["cuda"]),
+               ("synth --shape ti", ["tiny"]), ("eval g", ["golden"]), ("pull q", ["qwen3.6-35b-a3b"]),
+               ("help ge", ["generate"]), ("generate --sy", ["--system"]), ("--ver", ["--version"]), ("gen --x", [])]
+
+
 @pytest.mark.skipif(not shutil.which("bash"), reason="bash is not installed")
-def test_bash_completes(installed):
-    assert complete(installed, "gen") == ["generate"]
-    assert complete(installed, "generate", "--max") == ["--max-tokens"]
-    assert complete(installed, "chat", "--backend", "cu") == ["cuda"]
+def test_bash_completes(installed, tmp_path):
+    for typed, offered in COMPLETIONS:
+        assert complete(installed, *typed.split()) == offered, typed
+    assert complete(installed, "chat", "--backend", "=", "cu") == ["cuda"]  # bash cuts --backend=cu so
     assert "--shape" not in complete(installed, "generate", "--s")
+    (tmp_path / "talk.json").write_text("")
+    assert complete(installed, "chat", "--load", f"{tmp_path}/ta") == [f"{tmp_path}/talk.json"]
+
+
+@pytest.mark.skipif(not shutil.which("fish"), reason="fish is not installed")
+def test_fish_completes(installed, tmp_path):
+    file = f"{installed}{PREFIX}/share/fish/vendor_completions.d/lily.fish"
+    (tmp_path / "talk.json").write_text("")
+    for typed, offered in [*COMPLETIONS, (f"chat --load {tmp_path}/ta", [f"{tmp_path}/talk.json"]), ("chat t", [])]:
+        out = run("fish", "--no-config", "-c", f"source {file}; complete -C 'lily {typed}'", cwd=tmp_path,
+                  env={"XDG_DATA_HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path)})
+        assert [line.split("\t")[0] for line in out.splitlines()] == offered, typed
+
+
+@pytest.mark.skipif(not shutil.which("zsh"), reason="zsh is not installed")
+def test_zsh_completes(installed, tmp_path):
+    folder = f"{installed}{PREFIX}/share/zsh/site-functions"
+    t = Terminal("-f", "-i", program=("zsh",), env={"HOME": str(tmp_path), "TERM": "dumb"})
+    try:
+        t.send(f"PROMPT='$ '; unsetopt zle_bracketed_paste prompt_sp prompt_cr list_beep; fpath=({folder} $fpath); "
+               'autoload -U compinit; compinit -u -D; echo re""ady\r')
+        t.expect("ready\r\n")
+        for typed, offered in COMPLETIONS:
+            if offered:
+                t.send(f"lily {typed}\t")
+                t.expect(re.escape(f"lily {typed}{offered[0][len(typed.split()[-1]):]} "))
+                t.send("\x15")
+    finally:
+        t.close()

@@ -5,16 +5,14 @@ Calls with damaged insides (seed printed, LILY_TEST_SEED sets it, LILY_TEST_CALL
 by both. The helper program is built by `make build/tests/oracle_parse` (LILY_ORACLE_PARSE names
 another one).
 """
-import json
 import os
 import random
 import re
-import subprocess
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from conftest import json_lines_helper
+
 SEED = int(os.environ.get("LILY_TEST_SEED", "0")) or random.randrange(1, 1 << 32)
 N_CALLS = int(os.environ.get("LILY_TEST_CALLS", "20000"))
 SPACE = " \t\n\v\f\r"
@@ -27,20 +25,7 @@ TOOLS = [{"type": "function", "function": {"name": "run", "parameters": {
 
 @pytest.fixture(scope="module")
 def helper():
-    path = os.environ.get("LILY_ORACLE_PARSE")
-    if not path:
-        path = "build/tests/oracle_parse"
-        subprocess.run(["make", "-s", path], cwd=ROOT, check=True)
-
-    def ask(cases):
-        text = "".join(json.dumps(c) + "\n" for c in cases)
-        out = subprocess.run([path], cwd=ROOT, input=text, stdout=subprocess.PIPE, text=True,
-                             encoding="utf-8", check=True)
-        answers = [json.loads(line) for line in out.stdout.split("\n")[:-1]]
-        assert len(answers) == len(cases)
-        return answers
-
-    return ask
+    return json_lines_helper("oracle_parse", "LILY_ORACLE_PARSE")
 
 
 def unframe(value):

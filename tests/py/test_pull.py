@@ -1,10 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """`lily pull` against a hub that misbehaves: stalls, cuts, lies, redirects, refuses."""
+import errno
 import hashlib
 import http.server
 import json
 import os
+import pty
+import re
+import resource
+import select
+import shutil
 import signal
+import ssl
 import subprocess
 import threading
 import time
@@ -34,6 +41,7 @@ class Hub:
         self.plan = {}
         self.requests = []
         self.listing = None
+        self.away = None  # where "redirect away" leads
         hub = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -48,7 +56,7 @@ class Hub:
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self.server.server_port}"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
 
     def entries(self):
         out = [{"type": "directory", "path": "sub", "oid": "0" * 40, "size": 0}]
@@ -61,12 +69,15 @@ class Hub:
 
     def answer(self, h):
         self.requests.append((h.path, h.headers.get("Range"), h.headers.get("Authorization")))
-        if h.path.startswith("/api/models/"):
+        where = "/" + h.path.split("://")[-1].split("/", 1)[1]  # asked as a proxy, it gets a whole URL
+        if where.startswith("/api/models/"):
             body = json.dumps(self.entries() if self.listing is None else self.listing).encode()
             step = self.plan.get("listing", [])
             what = step.pop(0) if step else "good"
             if isinstance(what, int):
-                return self.send(h, what, b"no")
+                return self.send(h, what, b"no", {"Retry-After": "1"} if what == 429 else {})
+            if what == "html":
+                return self.send(h, 200, b"<html>please log in</html>", {"Content-Type": "Text/HTML"})
             return self.send(h, 200, body)
         path = h.path.split("/resolve/")[1].split("/", 1)[1] if "/resolve/" in h.path else h.path.split("/")[-1]
         data = self.files.get(path)
@@ -81,6 +92,14 @@ class Hub:
             return self.send(h, what, b"no", {"Retry-After": "1"} if what == 429 else {})
         if what == "redirect":
             return self.send(h, 302, b"", {"Location": f"{self.url}/cdn/{path}"})
+        if what == "redirect away":
+            return self.send(h, 307, b"", {"Location": f"{self.away}/cdn/{path}"})
+        if what == "empty":
+            return self.send(h, 200, b"")
+        if what == "mute":
+            time.sleep(4)
+            h.close_connection = True
+            return None
         if what == "html":
             return self.send(h, 200, b"<html>please log in</html>", {"Content-Type": "text/html; charset=utf-8"})
         if what == "ignore-range":
@@ -115,10 +134,10 @@ class Hub:
             h.close_connection = True
             return None
         if what == "slow":
-            for i in range(0, len(rest), 20000):
-                h.wfile.write(rest[i:i + 20000])
+            for i in range(0, len(rest), 30000):
+                h.wfile.write(rest[i:i + 30000])
                 h.wfile.flush()
-                time.sleep(0.2)
+                time.sleep(0.1)
             return None
         h.wfile.write(rest)
         return None
@@ -162,7 +181,7 @@ def test_all_wanted_files_come_whole_and_nothing_else(hub, tmp_path):
     assert len(hub.requests) == n + 1
 
 
-@pytest.mark.parametrize("trouble", [["cut"], ["cut", "cut", "cut"], ["shorter"], ["stall"], [500, 503], [429],
+@pytest.mark.parametrize("trouble", [["cut"], ["cut", "cut", "cut"], ["shorter"], ["stall"], ["mute"], [500, 503], [429],
                                      ["redirect"], ["cut", "ignore-range"]])
 def test_a_troubled_transfer_ends_whole(hub, tmp_path, trouble):
     path = "model-00001-of-00002.safetensors"
@@ -176,7 +195,8 @@ def test_a_troubled_transfer_ends_whole(hub, tmp_path, trouble):
 
 
 @pytest.mark.parametrize("what, word", [(401, b"401"), (403, b"HF_TOKEN"), (404, b"404"), ("html", b"web page"),
-                                        ("longer", b"more"), ("wrong", b"hash")])
+                                        ("longer", b"expected 300000 bytes, the server announces 305000"), ("wrong", b"hash"),
+                                        ("empty", b"expected 300000 bytes, the server announces 0")])
 def test_a_hopeless_answer_ends_the_run_with_one_line(hub, tmp_path, what, word):
     path = "model-00002-of-00002.safetensors"
     hub.plan[path] = [what] * 20
@@ -216,6 +236,40 @@ def test_the_token_goes_to_the_hub(hub, tmp_path):
     assert all(a is None for _, _, a in hub.requests)
 
 
+def test_the_token_stays_with_the_hub(hub, tmp_path):
+    """Neither another port nor another name of the same machine gets it."""
+    other = Hub()
+    other.files = hub.files
+    try:
+        for away in (other.url, other.url.replace("127.0.0.1", "localhost")):
+            hub.away = away
+            hub.plan["config.json"] = ["redirect away"]
+            hub.requests.clear()
+            other.requests.clear()
+            folder = tmp_path / away[-15:].replace("/", "_")
+            assert pull(hub, folder, env={"HF_TOKEN": "secret"}).returncode == 0
+            assert_whole(folder, hub)
+            assert [a for _, _, a in other.requests] == [None]
+            assert all(a == "Bearer secret" for _, _, a in hub.requests)
+    finally:
+        other.server.shutdown()
+
+
+@pytest.mark.parametrize("token", ["a\nX-Evil: 1", "a b", "\u00fc", "a\r"])
+def test_a_token_that_is_none_is_not_sent(hub, tmp_path, token):
+    r = pull(hub, tmp_path / "m", env={"HF_TOKEN": token})
+    assert r.returncode == 2 and b"HF_TOKEN" in r.stderr and not hub.requests
+
+
+@pytest.mark.parametrize("url", ["huggingface.co", "ftp://x", "file:///etc", "https", "http://" + "x" * 2000])
+def test_a_hub_needs_its_scheme(tmp_path, url):
+    class Odd:
+        pass
+    Odd.url = url
+    r = pull(Odd, tmp_path / "m")
+    assert r.returncode == 2 and b"--hub: expected http" in r.stderr and not (tmp_path / "m").exists()
+
+
 @pytest.mark.parametrize("listing", [
     {"error": "x"}, [], [{"type": "file", "path": "../evil.json", "size": 1, "oid": "0" * 40}],
     [{"type": "file", "path": "a.json", "size": -1, "oid": "0" * 40}],
@@ -229,11 +283,148 @@ def test_a_bad_listing_is_refused(hub, tmp_path, listing):
     assert not (tmp_path / "evil.json").exists()
 
 
-@pytest.mark.parametrize("code", [401, 403, 404])
-def test_a_refused_listing_says_so(hub, tmp_path, code):
-    hub.plan["listing"] = [code]
+@pytest.mark.parametrize("what, word", [(401, b"401"), (403, b"HF_TOKEN"), (404, b"404"), ("html", b"web page")])
+def test_a_refused_listing_says_so(hub, tmp_path, what, word):
+    hub.plan["listing"] = [what]
     r = pull(hub, tmp_path / "m")
-    assert r.returncode == 1 and str(code).encode() in r.stderr
+    assert r.returncode == 1 and word in r.stderr and r.stderr.count(b"\n") == 1
+    assert len(hub.requests) == 1
+
+
+def test_a_listing_that_comes_late_is_waited_for(hub, tmp_path):
+    hub.plan["listing"] = [429, 503]
+    begin = time.monotonic()
+    assert pull(hub, tmp_path / "m").returncode == 0
+    assert time.monotonic() - begin >= 1  # as Retry-After says
+    assert_whole(tmp_path / "m", hub)
+
+
+def test_a_file_that_stands_twice_in_the_listing_is_refused(hub, tmp_path):
+    hub.listing = hub.entries() + hub.entries()
+    r = pull(hub, tmp_path / "m")
+    assert r.returncode == 1 and b"stands there twice" in r.stderr
+
+
+# ---- the disk ----
+
+def test_space_is_checked_before_anything_is_fetched(hub, tmp_path):
+    hub.listing = hub.entries()
+    hub.listing[2]["size"] = hub.listing[2]["lfs"]["size"] = 2 ** 50
+    r = pull(hub, tmp_path / "m")
+    assert r.returncode == 1 and b"1125899.9" in r.stderr and b" GB are needed" in r.stderr
+    assert len(hub.requests) == 1 and not os.listdir(tmp_path / "m")
+
+
+def test_a_write_that_fails_ends_the_run_and_can_be_gone_on_with(hub, tmp_path):
+    path = "model-00001-of-00002.safetensors"
+    r = pull(hub, tmp_path / "m", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (400000, 400000)))
+    assert r.returncode == 1 and path.encode() in r.stderr and r.stderr.count(b"\n") == 1
+    part = tmp_path / "m" / (path + ".part")
+    assert part.stat().st_size == 400000 and part.read_bytes() == hub.files[path][:400000]
+    hub.requests.clear()
+    assert pull(hub, tmp_path / "m").returncode == 0
+    assert_whole(tmp_path / "m", hub)
+    assert [q for p, q, _ in hub.requests if p.endswith(path)] == ["bytes=400000-"]
+
+
+def test_a_disk_that_fills_up_ends_the_run(hub, tmp_path):
+    """Somebody else fills the disk after the check: a small file system of its own, 18 MB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=18m", "lily-test", disk], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("file systems cannot be mounted here")
+    try:
+        path = "model-00001-of-00002.safetensors"
+        hub.plan[path] = ["slow"]
+        clean = {k: v for k, v in os.environ.items() if "proxy" not in k.lower() and k != "HF_TOKEN"}
+        p = subprocess.Popen([LILY, "pull", "me/model", "-o", str(disk / "m"), "--hub", hub.url], cwd=ROOT, env=clean,
+                             stderr=subprocess.PIPE)
+        for _ in range(200):
+            if (disk / "m" / (path + ".part")).exists():
+                break
+            time.sleep(0.02)
+        with pytest.raises(OSError) as full, open(disk / "other", "wb", buffering=0) as f:
+            while True:
+                f.write(bytes(1 << 16))
+        assert full.value.errno == errno.ENOSPC
+        assert p.wait(30) == 1
+        assert b"No space left on device" in p.stderr.read()
+        os.unlink(disk / "other")
+        assert pull(hub, disk / "m").returncode == 0
+        assert_whole(disk / "m", hub)
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+def test_two_runs_into_one_folder(hub, tmp_path):
+    hub.plan["model-00001-of-00002.safetensors"] = ["slow"]
+    clean = {k: v for k, v in os.environ.items() if "proxy" not in k.lower() and k != "HF_TOKEN"}
+    p = subprocess.Popen([LILY, "pull", "me/model", "-o", str(tmp_path / "m"), "--hub", hub.url], cwd=ROOT, env=clean)
+    for _ in range(200):
+        if (tmp_path / "m" / "model-00001-of-00002.safetensors.part").exists():
+            break
+        time.sleep(0.02)
+    r = pull(hub, tmp_path / "m")
+    assert r.returncode == 1 and b"another run is writing into this folder" in r.stderr
+    assert p.wait(30) == 0
+    assert_whole(tmp_path / "m", hub)
+
+
+# ---- the network ----
+
+def test_a_proxy_from_the_environment_is_asked(hub, tmp_path):
+    proxy = Hub()  # the path is then a whole URL of a host that is nowhere
+    try:
+        class Nowhere:
+            url = "http://hub.invalid"
+        r = pull(Nowhere, tmp_path / "m", env={"http_proxy": proxy.url})
+        assert r.returncode == 0, r.stderr
+        assert_whole(tmp_path / "m", proxy)
+        assert all(p.startswith("http://hub.invalid/") for p, _, _ in proxy.requests)
+        r = pull(hub, tmp_path / "n", env={"http_proxy": proxy.url, "no_proxy": "127.0.0.1"})
+        assert r.returncode == 0 and hub.requests
+    finally:
+        proxy.server.shutdown()
+
+
+@pytest.mark.skipif(not shutil.which("openssl"), reason="openssl is not installed")
+def test_a_certificate_that_nobody_signed_ends_the_run_at_once(hub, tmp_path):
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", tmp_path / "key", "-out", tmp_path / "cert",
+                    "-days", "2", "-subj", "/CN=localhost"], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "cert", tmp_path / "key")
+    hub.server.socket = context.wrap_socket(hub.server.socket, server_side=True)
+
+    class Secure:
+        url = hub.url.replace("http://127.0.0.1", "https://localhost")
+    begin = time.monotonic()
+    r = pull(Secure, tmp_path / "m", env={"HF_TOKEN": "secret"})
+    assert r.returncode == 1 and b"certificate" in r.stderr and r.stderr.count(b"\n") == 1
+    assert not hub.requests and time.monotonic() - begin < 20
+
+
+def test_progress_with_speed_and_time_left(hub, tmp_path):
+    hub.plan["model-00001-of-00002.safetensors"] = ["slow"]
+    hub.plan["config.json"] = [429]
+    master, slave = pty.openpty()
+    clean = {k: v for k, v in os.environ.items() if "proxy" not in k.lower() and k != "HF_TOKEN"}
+    p = subprocess.Popen([LILY, "pull", "me/model", "-o", str(tmp_path / "m"), "--hub", hub.url], cwd=ROOT, env=clean, stderr=slave)
+    os.close(slave)
+    text = b""
+    while select.select([master], [], [], 30)[0]:
+        try:
+            piece = os.read(master, 65536)
+        except OSError:
+            break
+        text += piece
+    os.close(master)
+    assert p.wait(10) == 0
+    lines = text.decode().replace("\r\n", "\n").split("\r\x1b[K")
+    assert lines[-1] == f"4 files are whole in {tmp_path / 'm'}\n"
+    speeds = [x for x in lines if re.fullmatch(r" *\d+\.\d% of 0\.00 GB, file \d of 4, \d+\.\d MB/s, \d+:\d\d left", x)]
+    shares = [float(x.split("%")[0]) for x in speeds]
+    assert len(speeds) > 3 and shares == sorted(shares)
 
 
 def test_pinned_hashes_count_more_than_the_hub(hub, tmp_path):

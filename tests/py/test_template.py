@@ -10,14 +10,13 @@ import json
 import os
 import random
 import struct
-import subprocess
-from pathlib import Path
 
 import jinja2
 import pytest
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-ROOT = Path(__file__).resolve().parents[2]
+from conftest import ROOT, json_lines_helper
+
 DATA = ROOT / "tests/data/qwen36"
 SEED = int(os.environ.get("LILY_TEST_SEED", "0")) or random.randrange(1, 1 << 32)
 N_CHATS = int(os.environ.get("LILY_TEST_CHATS", "3000"))
@@ -68,20 +67,7 @@ def reference(case):
 
 @pytest.fixture(scope="module")
 def helper():
-    path = os.environ.get("LILY_ORACLE_CHAT")
-    if not path:
-        path = "build/tests/oracle_chat"
-        subprocess.run(["make", "-s", path], cwd=ROOT, check=True)
-
-    def ask(cases):
-        text = "".join(json.dumps(c) + "\n" for c in cases)
-        out = subprocess.run([path], cwd=ROOT, input=text, stdout=subprocess.PIPE, text=True,
-                             encoding="utf-8", check=True)
-        answers = [json.loads(line) for line in out.stdout.split("\n")[:-1]]
-        assert len(answers) == len(cases)
-        return answers
-
-    return ask
+    return json_lines_helper("oracle_chat", "LILY_ORACLE_CHAT")
 
 
 WORDS = ["a", "Bonn", " ", "  x", "\n", "\n\n", "\t", "<think>", "</think>", "<|im_end|>", "Zwölf",

@@ -34,6 +34,7 @@
 #include "base/checked.h"
 #include "base/mem.h"
 #include "checkpoint/safetensors.h"
+#include "tensor_read.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -111,34 +112,22 @@ ORACLE_FN void oracle_close(Oracle *o) {
     safetensors_close(o->bf16);
 }
 
-ORACLE_FN void *oracle_alloc(size_t n, size_t size) {
-    void *p = calloc(n ? n : 1, size);
-    assert_non_null(p);
-    return p;
-}
+ORACLE_FN void *oracle_alloc(size_t n, size_t size) { return tensor_alloc(n, size); }
 
 /* An array of a reference file. n: elements (out, NULL allowed). */
 ORACLE_FN float *oracle_f32(const Safetensors *f, size_t *n, const char *name) {
-    const SafetensorsTensor *t = NULL;
-    ORACLE_OK(safetensors_get(&t, f, name, err));
-    float *out = oracle_alloc(t->n_elems, sizeof *out);
-    ORACLE_OK(safetensors_read_f32(f, t, out, err));
-    if (n)
-        *n = t->n_elems;
-    return out;
+    size_t count;
+    return tensor_f32(f, name, n ? n : &count);
 }
 
 ORACLE_FN int32_t *oracle_ids(const Safetensors *f, size_t *n, const char *name) {
-    const SafetensorsTensor *t = NULL;
-    ORACLE_OK(safetensors_get(&t, f, name, err));
-    int64_t *wide = oracle_alloc(t->n_elems, sizeof *wide);
-    int32_t *out = oracle_alloc(t->n_elems, sizeof *out);
-    ORACLE_OK(safetensors_read_i64(f, t, wide, err));
-    for (size_t i = 0; i < t->n_elems; i++)
+    size_t count;
+    n = n ? n : &count;
+    int64_t *wide = tensor_i64(f, name, n);
+    int32_t *out = oracle_alloc(*n, sizeof *out);
+    for (size_t i = 0; i < *n; i++)
         out[i] = (int32_t)wide[i];
     free(wide);
-    if (n)
-        *n = t->n_elems;
     return out;
 }
 

@@ -6,7 +6,7 @@
  * Out:  {"text", "trusted": [[start, end], ...], "thinking"}  or  {"error"}
  * Thread: one. */
 #define _GNU_SOURCE // getline
-#include "base/json.h"
+#include "json_lines.h"
 #include "text/chat.h"
 #include "text/pyjson.h"
 
@@ -64,24 +64,4 @@ static json_t *answer(const json_t *in) {
     return out;
 }
 
-int main(void) {
-    char *line = NULL;
-    size_t cap = 0;
-    ssize_t len;
-    while ((len = getline(&line, &cap, stdin)) > 0) {
-        Err err = {0};
-        json_t *in = NULL;
-        if (json_read(&in, str_view(line, (size_t)len), "line", &err) != STATUS_OK) {
-            fprintf(stderr, "%s\n", err.text);
-            return 1;
-        }
-        json_t *out = answer(in);
-        char *text = json_dumps(out, JSON_COMPACT);
-        puts(text);
-        free(text);
-        json_decref(out);
-        json_decref(in);
-    }
-    free(line);
-    return 0;
-}
+int main(void) { return json_lines_run(answer); }

@@ -43,9 +43,8 @@ static void test_leftmost_longest(void **state) {
     expect_hit(&a, "[x", NULL, 0, 0, -1); // cut off by the end
     expect_hit(&a, "", NULL, 0, 0, -1);
     assert_int_equal(added_find_text(&a, STR("<ab"))->id, 101);
-    assert_true(added_find_id(&a, 101)->is_special);
+    assert_true(added_find_text(&a, STR("<ab"))->is_special);
     assert_null(added_find_text(&a, STR("<a")));
-    assert_null(added_find_id(&a, 99));
     added_fini(&a);
 }
 

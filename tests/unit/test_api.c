@@ -24,6 +24,33 @@
 
 enum { MAX_TEXT = 1 << 16 };
 
+// What liblily.so.0 has promised: programs that were compiled against it go on working.
+#define ABI_AT(type, member, at)                                                                   \
+    _Static_assert(sizeof(void *) != 8 || offsetof(type, member) == (at), #type "." #member)
+ABI_AT(LilyError, text, 4);
+ABI_AT(LilyModelOptions, n_answers, 40);
+ABI_AT(LilyModelOptions, budget_bytes, 48);
+ABI_AT(LilyModelOptions, progress_context, 88);
+ABI_AT(LilyAnswerOptions, thinking, 8);
+ABI_AT(LilyAnswerOptions, has_seed, 44);
+ABI_AT(LilyAnswerOptions, stops, 56);
+ABI_AT(LilyAnswerOptions, is_past_end, 88);
+ABI_AT(LilyAnswerOptions, prompt, 96);
+ABI_AT(LilyAnswerOptions, n_prompt_ids, 120);
+ABI_AT(LilyEvent, text, 8);
+ABI_AT(LilyEvent, name, 24);
+ABI_AT(LilyEvent, call, 40);
+ABI_AT(LilyEvent, finish, 48);
+ABI_AT(LilyEvent, figures, 56);
+ABI_AT(LilyFigures, first_s, 16);
+ABI_AT(LilyFigures, decode_s, 24);
+_Static_assert(sizeof(LilyError) == 516 && sizeof(LilyBias) == 8 && LILY_OK == 0 &&
+                   LILY_CONTEXT == 5 && LILY_MEMORY == 8 && LILY_BUSY == 10 && LILY_DEVICE == 13,
+               "errors");
+_Static_assert(LILY_THINKING_ON == 2 && LILY_EVENT_TEXT == 1 && LILY_EVENT_CALL_END == 4 &&
+                   LILY_EVENT_END == 7 && LILY_FINISH_CALLS == 2 && LILY_FINISH_FAILED == 4,
+               "enumerators");
+
 static LilyModel *model; // TINY
 
 /* What one answer's events came to. */
@@ -581,6 +608,26 @@ static void test_messages_that_are_refused(void **state) {
     static const char half[] = "[{\"role\": \"user\", \"content\": \"a\"}, {\"content\": \"b\"}]";
     assert_int_equal(lily_chat_add_json(chat, half, LILY_TERMINATED, &error), LILY_INVALID);
     assert_non_null(strstr(error.text, "message 1"));
+    // What the template refuses is not taken in, where it would stop every later answer.
+    static const char *const bad[][2] = {
+        {"{\"role\": \"robot\", \"content\": \"a\"}", "robot"},
+        {"{\"role\": \"user\", \"content\": 7}", "content"},
+        {"{\"role\": \"user\", \"content\": [{\"type\": \"image\", \"image\": \"a\"}]}", "Images"},
+        {"{\"role\": \"assistant\", \"tool_calls\": [{\"function\": {}}]}", "name"},
+        {"[{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"\", \"content\": \"a\"}]",
+         "message 1"},
+    };
+    for (size_t i = 0; i < COUNT_OF(bad); i++) {
+        assert_int_equal(lily_chat_add_json(chat, bad[i][0], LILY_TERMINATED, &error),
+                         LILY_INVALID);
+        assert_non_null(strstr(error.text, "message "));
+        assert_non_null(strstr(error.text, bad[i][1]));
+    }
+    static const char good[] =
+        "[{\"role\": \"developer\", \"content\": [{\"type\": \"text\", \"text\": \"a\"}]},"
+        "{\"role\": \"assistant\", \"content\": null}, {\"role\": \"tool\", \"content\": \"\"}]";
+    assert_int_equal(lily_chat_add_json(chat, good, LILY_TERMINATED, &error), LILY_OK);
+    assert_int_equal(lily_chat_truncate(chat, 1, &error), LILY_OK);
     assert_int_equal(lily_chat_n_messages(chat), 1); // all or none
     assert_int_equal(lily_chat_set_tools(chat, "{}", 2, &error), LILY_INVALID);
     assert_int_equal(lily_chat_set_tools(chat, "[1]", 3, &error), LILY_INVALID);
@@ -686,21 +733,26 @@ static void test_each_allocation_of_a_conversation_fails_once(void **state) {
 static void test_each_allocation_of_an_opening_fails_once(void **state) {
     UNUSED(state);
     LilyModelOptions o = {.size = sizeof o, .n_threads = 1, .ctx_tok = 64, .n_answers = 1};
-    for (int64_t after = 0; after < 100000; after++) {
+    LilyModel *m = NULL;
+    int64_t n_points = -mem_count(), n_failed = 0;
+    assert_int_equal(lily_model_open(&m, "synth:tiny,layers=1", &o, NULL), LILY_OK);
+    n_points += mem_count();
+    lily_model_close(m);
+    // Some are for what can be done without (a quota read from a file): those openings are good.
+    for (int64_t after = 0; after < n_points; after++) {
         LilyError error = {0};
-        LilyModel *m = NULL;
+        m = NULL;
         mem_fail_after(after);
         LilyStatus status = lily_model_open(&m, "synth:tiny,layers=1", &o, &error);
         mem_fail_after(-1);
         lily_model_close(m);
-        if (status == LILY_OK) {
-            assert_true(after > 10);
-            return;
-        }
+        if (status == LILY_OK)
+            continue;
         assert_int_equal(status, LILY_MEMORY);
         assert_null(m);
+        n_failed++;
     }
-    fail_msg("never got through");
+    assert_true(n_failed > 10);
 }
 
 /* ---- a model that has learned something ---- */
@@ -727,8 +779,18 @@ static void test_the_small_model_answers_thinks_and_calls(void **state) {
     *s = (Seen){.thread = pthread_self()};
     assert_int_equal(lily_chat_answer(chat, &o, see, s, NULL), LILY_OK);
     assert_non_null(strstr(s->text, "42"));
-    assert_true(s->reasoning[0]);
-    assert_true(s->figures.n_reasoning > 0);
+    assert_true(s->figures.n_reasoning > 3);
+    // The thinking is all of what the model thinks: the same prompt as plain text gives it too.
+    static const char prompt[] =
+        "<|im_start|>user\nWhat is 12 + 30?<|im_end|>\n<|im_start|>assistant\n<think>\n";
+    o.prompt = (LilyText){prompt, sizeof prompt - 1};
+    Seen *raw = new_seen();
+    assert_int_equal(lily_chat_answer(chat, &o, see, raw, NULL), LILY_OK);
+    size_t n_thought = strlen(s->reasoning);
+    assert_int_equal(strncmp(raw->text, s->reasoning, n_thought), 0);
+    assert_int_equal(strncmp(raw->text + n_thought, "\n</think>", 9), 0);
+    free(raw);
+    o.prompt = (LilyText){0};
     lily_chat_close(chat);
 
     static const char tools[] =

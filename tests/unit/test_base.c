@@ -275,6 +275,15 @@ static void test_log_and_sysmem(void **state) {
     assert_true(sysmem_total() > 64 << 20);
     assert_true(sysmem_available() <= sysmem_total());
     assert_true(sysmem_peak() > 1 << 20);
+#ifdef __linux__
+    uint64_t before = sysmem_resident();
+    char *pages = mem_zalloc(32 << 20, 1);
+    assert_non_null(pages);
+    memset(pages, 1, 32 << 20);
+    assert_true(sysmem_resident() >= before + (30 << 20));
+    assert_true(sysmem_peak() >= before + (30 << 20));
+    mem_free(pages);
+#endif
 }
 
 int main(void) {

@@ -92,7 +92,7 @@ static void test_each_failing_call_leaves_nothing(void **state) {
         assert_int_equal(status, STATUS_IO);
         assert_int_equal(n_entries(), 0);
     }
-    assert_int_equal(n, 5); // open, three writes, flush
+    assert_int_equal(n, 6); // open, three writes, flush, rename
     for (int i = 0;; i++) {
         unlink(path);
         mem_fail_after(i);
@@ -202,6 +202,102 @@ static void test_regular_files_alone(void **state) {
     mem_free(path);
 }
 
+static void test_a_folder_is_locked_once(void **state) {
+    UNUSED(state);
+    Err err = {0};
+    int lock = -2, second = -2;
+    assert_int_equal(file_lock_open(&lock, folder, &err), STATUS_OK);
+    assert_true(lock >= 0);
+    assert_int_equal(file_lock_open(&second, folder, &err), STATUS_BUSY);
+    assert_non_null(strstr(err.text, folder));
+    assert_int_equal(second, -2);
+    assert_int_equal(n_entries(), 0);
+    file_lock_close(lock);
+    assert_int_equal(file_lock_open(&second, folder, &err), STATUS_OK);
+    file_lock_close(second);
+    file_lock_close(-1);
+    char *missing = file_join(folder, "missing");
+    assert_int_equal(file_lock_open(&second, missing, &err), STATUS_NOT_FOUND);
+    mem_free(missing);
+    file_fail_after(0);
+    assert_int_equal(file_lock_open(&second, folder, &err), STATUS_IO);
+    file_fail_after(-1);
+}
+
+static void test_a_killed_process_gives_its_lock_back(void **state) {
+    UNUSED(state);
+    Err err = {0};
+    int lock, ready[2];
+    assert_int_equal(pipe(ready), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        if (file_lock_open(&lock, folder, NULL) == STATUS_OK && write(ready[1], "x", 1) == 1)
+            pause();
+        _exit(1);
+    }
+    close(ready[1]);
+    char c;
+    assert_int_equal(read(ready[0], &c, 1), 1);
+    assert_int_equal(file_lock_open(&lock, folder, &err), STATUS_BUSY);
+    kill(child, SIGKILL);
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    assert_int_equal(file_lock_open(&lock, folder, &err), STATUS_OK);
+    file_lock_close(lock);
+    close(ready[0]);
+}
+
+/* Two runs: the second goes on where the first ended. */
+static Status grow_file(const char *part, const char *whole, uint64_t expected, Err *err) {
+    int fd;
+    uint64_t size;
+    TRY(file_open_part(&fd, &size, part, err));
+    Status status = STATUS_OK;
+    if (expected == 0)
+        status = file_cut(fd, 0, part, err);
+    else
+        assert_int_equal(size, expected);
+    if (status == STATUS_OK)
+        status = file_write_at(fd, "abc", 3, expected, part, err);
+    if (status == STATUS_OK)
+        status = file_flush(fd, part, err);
+    if (status == STATUS_OK && expected)
+        status = file_rename(part, whole, err);
+    file_close(fd);
+    return status;
+}
+
+static void test_a_file_grows_over_several_runs(void **state) {
+    UNUSED(state);
+    Err err = {0};
+    char *part = file_join(folder, "f.part"), *whole = file_join(folder, "f");
+    assert_int_equal(grow_file(part, whole, 0, &err), STATUS_OK);
+    assert_int_equal(grow_file(part, whole, 3, &err), STATUS_OK);
+    StrBuf text = {0};
+    assert_int_equal(file_read_regular(&text, whole, 100, &err), STATUS_OK);
+    assert_string_equal(text.ptr, "abcabc");
+    assert_int_equal(n_entries(), 1);
+    strbuf_fini(&text);
+    for (int n = 0; n < 4; n++) { // open, cut, write, flush
+        file_fail_after(n);
+        assert_int_equal(grow_file(part, whole, 0, &err), STATUS_IO);
+        file_fail_after(-1);
+    }
+    assert_int_equal(grow_file(part, whole, 0, &err), STATUS_OK);
+    file_fail_after(3);
+    assert_int_equal(grow_file(part, whole, 3, &err), STATUS_IO); // the rename
+    file_fail_after(-1);
+    assert_int_equal(n_entries(), 2);
+    unlink(part);
+    unlink(whole);
+    int fd;
+    uint64_t size;
+    assert_int_equal(mkfifo(part, 0600), 0);
+    assert_int_equal(file_open_part(&fd, &size, part, &err), STATUS_FORMAT);
+    unlink(part);
+    mem_free(part);
+    mem_free(whole);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_write_then_read),
@@ -211,6 +307,9 @@ int main(void) {
         cmocka_unit_test(test_kill_leaves_nothing),
         cmocka_unit_test(test_replaces_and_follows_no_link),
         cmocka_unit_test(test_regular_files_alone),
+        cmocka_unit_test(test_a_file_grows_over_several_runs),
+        cmocka_unit_test(test_a_folder_is_locked_once),
+        cmocka_unit_test(test_a_killed_process_gives_its_lock_back),
     };
     return cmocka_run_group_tests(tests, make_folder, drop_folder);
 }

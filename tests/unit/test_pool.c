@@ -3,12 +3,17 @@
  *
  * Path:     make unit.
  * Owns:     nothing.  Thread: several. */
+#define _GNU_SOURCE // mkdtemp
+#include "base/checked.h"
 #include "base/limits.h"
 #include "base/mem.h"
 #include "base/pool.h"
 #include "unit.h"
 
 #include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 enum { N_JOBS = 1000, N_ROUNDS = 200 };
 
@@ -89,8 +94,69 @@ static void test_bad_counts_and_failed_allocations(void **state) {
     pool_close(NULL);
 }
 
+/* A file of a false control group. */
+static void put(const char *dir, const char *name, const char *text) {
+    char path[256], command[300];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    snprintf(command, sizeof command, "mkdir -p $(dirname %s)", path);
+    assert_int_equal(system(command), 0);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    assert_true(fputs(text, f) >= 0 && fclose(f) == 0);
+}
+
+static void test_a_quota_of_the_control_group_counts(void **state) {
+    UNUSED(state);
+    char dir[] = "/tmp/lily-pool-XXXXXX";
+    assert_non_null(mkdtemp(dir));
+    assert_int_equal(pool_quota(dir, "/"), 0); // nothing is there
+    static const struct {
+        const char *text;
+        int n;
+    } rows[] = {{"max 100000\n", 0},
+                {"200000 100000\n", 2},
+                {"250000 100000\n", 2},
+                {"50000 100000\n", 1},
+                {"1 100000\n", 1},
+                {"99999999999 100\n", LIMIT_THREADS},
+                {"", 0},
+                {"x\n", 0},
+                {"300000\n", 0},
+                {"300000 0\n", 0},
+                {"-5 100000\n", 0},
+                {"nan 1\n", 0}};
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        put(dir, "cpu.max", rows[i].text);
+        assert_int_equal(pool_quota(dir, "/"), rows[i].n);
+    }
+    // The least of a group and those above it.
+    put(dir, "cpu.max", "600000 100000\n");
+    put(dir, "a/cpu.max", "300000 100000\n");
+    put(dir, "a/b/cpu.max", "400000 100000\n");
+    put(dir, "a/b/c/cpu.max", "max 100000\n");
+    assert_int_equal(pool_quota(dir, "/a/b/c"), 3);
+    assert_int_equal(pool_quota(dir, "/a/b/c//"), 3);
+    assert_int_equal(pool_quota(dir, "/d"), 6);
+    assert_int_equal(pool_quota(dir, "/../a"), 6); // outside of what this process sees
+    assert_int_equal(pool_quota(dir, ""), 6);
+    // The older layout.
+    put(dir, "cpu.max", "max 100000\n");
+    put(dir, "cpu/g/cpu.cfs_quota_us", "400000\n");
+    put(dir, "cpu/g/cpu.cfs_period_us", "100000\n");
+    assert_int_equal(pool_quota(dir, "/g"), 4);
+    put(dir, "cpu/g/cpu.cfs_quota_us", "-1\n");
+    assert_int_equal(pool_quota(dir, "/g"), 0);
+    put(dir, "cpu/g/cpu.cfs_quota_us", ""); // and one that is empty
+    assert_int_equal(pool_quota(dir, "/g"), 0);
+    char command[64];
+    snprintf(command, sizeof command, "rm -r %s", dir);
+    assert_int_equal(system(command), 0);
+    assert_true(pool_n_cpus() >= 1);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_quota_of_the_control_group_counts),
         cmocka_unit_test(test_every_member_and_job_runs_once),
         cmocka_unit_test(test_many_short_runs),
         cmocka_unit_test(test_bad_counts_and_failed_allocations),

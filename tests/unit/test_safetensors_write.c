@@ -6,6 +6,7 @@
 #include "checkpoint/safetensors_write.h"
 
 #include "ckpt_case.h"
+#include "tensor_read.h"
 
 static int compare_begins(const void *a, const void *b) {
     const SafetensorsTensor *x = a, *y = b;
@@ -62,18 +63,16 @@ static void check_file(const char *path) {
     Safetensors *f = NULL;
     assert_int_equal(safetensors_open(&f, path, NULL), STATUS_OK);
     assert_int_equal(f->table.n, 4);
-    float *logits;
-    int64_t *ints;
     size_t n;
-    assert_int_equal(safetensors_load_f32(&logits, &n, f, "logits", NULL), STATUS_OK);
+    float *logits = tensor_f32(f, "logits", &n);
     assert_memory_equal(logits, LOGITS, sizeof LOGITS);
-    mem_free(logits);
-    assert_int_equal(safetensors_load_i64(&ints, &n, f, ENTRIES[1].name, NULL), STATUS_OK);
+    free(logits);
+    int64_t *ints = tensor_i64(f, ENTRIES[1].name, &n);
     assert_true(n == 5 && ints[4] == 255);
-    mem_free(ints);
-    assert_int_equal(safetensors_load_i64(&ints, &n, f, "scalar", NULL), STATUS_OK);
+    free(ints);
+    ints = tensor_i64(f, "scalar", &n);
     assert_true(n == 1 && ints[0] == -7);
-    mem_free(ints);
+    free(ints);
     safetensors_close(f);
 }
 
