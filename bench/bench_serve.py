@@ -6,7 +6,7 @@
                  [--concurrency 1,2,4,8] [--serve OPTIONS] [--clients 200] [--seconds 60] [--parts alone,streams,cpu,load] [--json OUT]
 
 alone    tokens a second of one streamed answer beside `lily generate` with the same prompt and model
-streams  for each concurrency: tokens a second together, time to the first token, gaps between two tokens of one stream
+streams  `lily bench --serve` for each concurrency: tokens a second together, time to the first token, gaps between two tokens
 cpu      processor time of a streamed token: a streamed answer of the small model less the same answer sent whole
 load     many clients for some seconds, streams mixed with hang-ups: statuses and memory beside the plan
 
@@ -85,25 +85,16 @@ def alone(server, options, out):
 
 
 def streams(server, options, out):
-    from serving import at_once
-    out["streams"] = {}
-    for n in options.concurrency:
-        rates, firsts, gaps = [], [], []
-        for r in range(options.rounds):
-            done = at_once([lambda i=i: tokens_of(server, body_of(options, 100 * r + i)) for i in range(n)])
-            first = min(d[0] for d in done)
-            last = max(d[1][-1] for d in done)
-            begun = max(d[1][0] for d in done)  # from here on all decode
-            together = sum(sum(t > begun for t in d[1]) for d in done)
-            rates.append(together / (last - begun) if last > begun else 0.0)
-            firsts += [d[1][0] - d[0] for d in done]
-            gaps += [b - a for d in done for a, b in zip(d[1], d[1][1:])]
-            assert first
-        gaps.sort()
-        p50, p99 = statistics.median(gaps), gaps[min(len(gaps) - 1, int(len(gaps) * 0.99))]
-        out["streams"][n] = {"tok_s": show(f"{n} at once: together", rates, "tok/s"),
-                             "first_s": show(f"{n} at once: first token", firsts, "s"), "gap_p50_s": p50, "gap_p99_s": p99}
-        print(f"{f'{n} at once: gaps':34} {p50 * 1e3:10.3f} ms median, {p99 * 1e3:.3f} ms p99 ({p99 / p50:.1f} times)", flush=True)
+    """By `lily bench --serve`: prompts of one token show decoding alone, the others what prompts that come in cost."""
+    done = subprocess.run([options.program, "bench", "--serve", server.url, "--contexts", f"1,{options.prompt}", "--concurrency",
+                           ",".join(map(str, options.concurrency)), "--steps", str(options.tokens), "--rounds", str(options.rounds),
+                           "--json", "-"], capture_output=True, text=True, check=True)
+    out["streams"] = json.loads(done.stdout)["results"]
+    for r in out["streams"]:
+        first, gap = r["first_token_ms"], r["gap_ms"]
+        print(f"{'{concurrency} at once, prompts of {prompt_tokens}'.format(**r):34} {r['tok_s']:10.3f} tok/s together; first token "
+              f"{first['median']:.1f} ms (p99 {first['p99']:.1f}); gaps {gap['median']:.2f} ms, p99 {gap['p99']:.2f} "
+              f"({gap['p99'] / gap['median']:.1f} times), max {gap['max']:.2f}", flush=True)
 
 
 def cpu_seconds(pid):

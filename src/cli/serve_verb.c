@@ -34,7 +34,6 @@ static void serve_log(void *ctx, LogLevel level, const char *line) {
 int verb_serve(const CliArgs *args) {
     Err err = {0};
     ServerOptions o = {
-        .model = model_spec(args),
         .name = args->name,
         .host = args->host,
         .port = (int32_t)args->port,
@@ -55,13 +54,15 @@ int verb_serve(const CliArgs *args) {
         .is_prompt_logged = args->is_log_prompts,
         .version = LILY_VERSION,
     };
-    if (model_engine_options(&o.engine, args, &err) != STATUS_OK)
+    if (model_find(&o.model, args, &err) != STATUS_OK ||
+        model_engine_options(&o.engine, args, &err) != STATUS_OK)
         return ui_fail("serve", &err);
     o.engine.max_seqs = (int32_t)args->max_seqs;
     bool is_host = o.engine.kind == BACKEND_CPU || o.engine.kind == BACKEND_REF ||
                    o.engine.kind == BACKEND_REF64;
     // 64 rows of a prompt take a CPU as long as some five decode steps; 256 were a dozen.
     o.engine.mixed_tok = args->mixed ? (int32_t)args->mixed : is_host ? SERVE_MIXED_HOST : 0;
+    o.engine.mixed_ms = (int32_t)args->mixed_ms;
     o.engine.cache_slots = (int32_t)args->cache_slots;
     o.engine.is_cache_exact = args->is_cache_exact;
     static const Log log = {serve_log, NULL};

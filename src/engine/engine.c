@@ -105,8 +105,9 @@ Status engine_add(Engine *e, const SeqRequest *r, SeqSink sink, Seq **out, Err *
     if (!seq)
         return err_memory(err, "sequence", sizeof *seq);
     int32_t room = e->plan.limit_tok - r->n_ids;
+    seq->number = e->n_added++;
     seq->slot = -1;
-    seq->tail_slot = -1;
+    seq->tail_slot = seq->park_slot = -1;
     seq->n_stable = r->n_stable;
     seq->space = r->space;
     seq->client = r->client;
@@ -181,6 +182,7 @@ void engine_end(Engine *e, Seq *seq, SeqEnd end, const Err *why) {
         }
         engine_vacate(e, seq);
     } else {
+        sched_unpark(e, seq);
         engine_unlink(e, seq);
     }
     seq->state = STATE_ENDED;
@@ -208,9 +210,7 @@ static void engine_ignore_end(void *ctx, SeqEnd end, const Err *err) {
     UNUSED(err);
 }
 
-/* Ends a sequence that a step in flight may still hold: its sink hears of it now, its blocks are
- * free when that step has been read. */
-static void engine_end_soon(Engine *e, Seq *seq, SeqEnd end, const Err *why) {
+void engine_end_soon(Engine *e, Seq *seq, SeqEnd end, const Err *why) {
     if (seq->n_flight == 0) {
         engine_end(e, seq, end, why);
         return;
@@ -274,8 +274,10 @@ bool engine_force(Seq *seq, const int32_t *ids, int32_t n) {
     memcpy(seq->ids + seq->n_known, ids, (size_t)n * sizeof *ids);
     seq->n_known += n;
     seq->figures.n_generated += n;
-    // A step in flight has read the id before them and chosen another in their place.
+    // A step in flight has read the id before them and chosen another in their place, which the
+    // sampler has counted.
     seq->n_ignore = seq->n_flight;
+    seq->is_sampler_stale = true;
     return true;
 }
 
@@ -285,6 +287,7 @@ static void engine_deliver(Engine *e) {
     Err err = {0};
     Status status = backend_wait(e->backend, e->results, &err);
     e->n_flight--;
+    sched_note_pace(e, f);
     sched_settle(e, f, status == STATUS_OK);
     for (int32_t i = 0; i < f->batch.n_seqs; i++) {
         Seq *seq = f->seqs[i];
@@ -303,6 +306,7 @@ void engine_step(Engine *e, bool *is_idle) {
     bool is_built = e->n_flight < e->depth && sched_build(e, f);
     if (is_built) {
         Err err = {0};
+        f->begun_ns = clock_now_ns();
         if (backend_submit(e->backend, &f->batch, &err) == STATUS_OK) {
             sched_submitted(e, f);
             e->step++;

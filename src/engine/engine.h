@@ -21,15 +21,17 @@ typedef struct EngineOptions {
     int32_t n_threads; // 0: all CPUs of this process
     int32_t device;
     const char *mask;    // kernel columns not to use
-    int32_t ctx_tok;     // tokens of the whole KV pool; 0: what the model allows and memory holds,
-                         // at most 32768
+    int32_t ctx_tok;     // tokens of the whole KV pool; 0: what the sequences can use and memory
+                         // holds, at most 32768
     int32_t max_seqs;    // sequences at once; 0: 8
-    int32_t chunk_tok;   // rows of prefill in one step, rounded up to 64; 0: 1024
+    int32_t chunk_tok;   // rows of prefill in one step, rounded up to 64; 0: what suits the device
+                         // (backend_chunk_rows), less where its memory is short
     int32_t mixed_tok;   // the same while others decode: how long they may wait; 0: 256
+    int32_t mixed_ms;    // that as a time, by how long rows took so far; 0: only mixed_tok counts
     int32_t cache_slots; // snapshots that the prefix cache may hold; 0: no cache
     bool is_cache_exact; // never go on from a state that decode made
     int32_t depth;       // steps submitted before the first is read, 1 or 2; 0: 1
-    uint64_t budget_bytes; // memory of everything; 0: what the machine has free
+    uint64_t budget_bytes; // memory of everything; 0: what the machine, or the card, has free
     bool is_f32_activations;
 } EngineOptions;
 
@@ -40,6 +42,7 @@ typedef struct EnginePlan {
     int32_t limit_tok; // longest sequence: the pool or the model's positions, whichever is less
     int32_t chunk_tok;
     int32_t mixed_tok;
+    int32_t mixed_ms;
     int32_t max_seqs;
     int32_t cache_slots;
     uint64_t budget_bytes;
@@ -100,7 +103,8 @@ NODISCARD Status engine_add(Engine *e, const SeqRequest *request, SeqSink sink, 
  */
 NODISCARD Status engine_check(const Engine *e, const SeqRequest *request, Err *err);
 /* Holds a sequence back, so that it is in no further step until it is let go on; one that runs
- * gives its place to others who wait (its ids are read again later). Not from inside a sink. */
+ * gives its place to others who wait. Its state and blocks are kept while nobody needs the room,
+ * else its ids are read again later. Not from inside a sink. */
 void engine_pause(Engine *e, Seq *seq, bool is_paused);
 /* Ends a sequence as soon as no step in flight holds it: at once, or inside the next engine_step.
  */
@@ -118,10 +122,12 @@ void engine_step(Engine *e, bool *is_idle);
 /* Figures of a sequence for statistics. */
 typedef struct SeqFigures {
     int32_t n_prompt, n_generated;
-    int32_t n_cached; // prompt tokens that were not read again
-    int32_t n_read;   // prompt tokens read or cached so far, submitted steps counted
-    int32_t n_shared; // prompt tokens that the cache had blocks for
-    PrefixMiss miss;  // why not all of them
+    int32_t n_cached;    // prompt tokens that were not read again
+    int32_t n_read;      // prompt tokens read or cached so far, submitted steps counted
+    int32_t n_shared;    // prompt tokens that the cache had blocks for
+    PrefixMiss miss;     // why not all of them
+    bool is_decode_made; // it began at a state that decode made: near the exact answer
+    int32_t n_preempted; // times it was sent back to the queue
     int64_t added_ns, admitted_ns, first_token_ns, last_token_ns; // clock_now_ns; 0: not yet
 } SeqFigures;
 SeqFigures engine_seq_figures(const Seq *seq);
@@ -133,7 +139,7 @@ typedef struct EngineFigures {
     PrefixFigures prefix;
     uint64_t n_steps, n_preempted;
     uint64_t n_prompt_tok, n_cached_tok, n_generated_tok;
-    uint64_t n_decode_made_hits;          // hits on states that decode made
+    uint64_t n_decode_made_hits;          // hits on states that go back to decode
     uint64_t n_miss[PREFIX_DIVERGED + 1]; // admissions by PrefixMiss
 } EngineFigures;
 EngineFigures engine_figures(const Engine *e);

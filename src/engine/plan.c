@@ -6,13 +6,12 @@
 #include "engine/plan.h"
 
 #include "base/checked.h"
-#include "base/sysmem.h"
 
 enum {
     PLAN_CTX_DEFAULT = 32768, // tokens: 640 MiB of KV at the full shape
     PLAN_SEQS_DEFAULT = 8,
-    PLAN_CHUNK_DEFAULT = 1024, // rows: 32 an expert of 256 with 8 chosen
-    PLAN_MIXED_DEFAULT = 256,  // rows: about as long as three decode steps on a CPU
+    PLAN_CHUNK_LEAST = 1024,  // rows that the default is not made less than for want of memory
+    PLAN_MIXED_DEFAULT = 256, // rows: about as long as three decode steps on a CPU
     PLAN_SEQS_MAX = 1024,
     PLAN_CACHE_MAX = 1 << 16,
 };
@@ -35,11 +34,15 @@ BackendPlan engine_backend_plan(const EnginePlan *plan, const EngineOptions *opt
     };
 }
 
-/* The needs of a plan with ctx_tok tokens of KV. */
-static Status plan_try(EnginePlan *plan, int32_t ctx_tok, const Weights *w,
+/* The needs of a plan with ctx_tok tokens of KV and prefill in pieces of chunk rows. */
+static Status plan_try(EnginePlan *plan, int32_t ctx_tok, int32_t chunk, const Weights *w,
                        const EngineOptions *options, Err *err) {
     plan->ctx_tok = (int32_t)round_up_size((size_t)ctx_tok, KV_BLOCK);
     plan->limit_tok = min_i32(plan->ctx_tok, weights_config(w)->max_positions);
+    chunk = min_i32(chunk, ctx_tok); // no step can have more rows: scratch for them would be lost
+    plan->chunk_tok = (int32_t)round_up_size((size_t)chunk, RECUR_CHUNK);
+    int32_t mixed = options->mixed_tok ? options->mixed_tok : PLAN_MIXED_DEFAULT;
+    plan->mixed_tok = min_i32((int32_t)round_up_size((size_t)mixed, RECUR_CHUNK), plan->chunk_tok);
     BackendPlan backend = engine_backend_plan(plan, options);
     return backend_needs(&plan->needs, options->kind, w, &backend, err);
 }
@@ -58,32 +61,37 @@ Status engine_plan(EnginePlan *out, const Weights *w, const EngineOptions *optio
     if (options->mixed_tok < 0 || options->mixed_tok > LIMIT_CONTEXT)
         return err_set(err, STATUS_INVALID, "prefill beside decodes: expected 1 to %d, found %d",
                        LIMIT_CONTEXT, options->mixed_tok);
+    if (options->mixed_ms < 0)
+        return err_set(err, STATUS_INVALID, "wait for prompts: expected 0 or more ms, found %d",
+                       options->mixed_ms);
     if (options->cache_slots < 0 || options->cache_slots > PLAN_CACHE_MAX)
         return err_set(err, STATUS_INVALID, "cache snapshots: expected 0 to %d, found %d",
                        PLAN_CACHE_MAX, options->cache_slots);
     EnginePlan plan = {
         .cache_slots = options->cache_slots,
-
+        .mixed_ms = options->mixed_ms,
         .max_seqs = options->max_seqs ? options->max_seqs : PLAN_SEQS_DEFAULT,
-        .budget_bytes = options->budget_bytes ? options->budget_bytes : sysmem_available(),
+        .budget_bytes = options->budget_bytes ? options->budget_bytes
+                                              : backend_memory_free(options->kind, options->device),
     };
-    int32_t ctx = options->ctx_tok ? options->ctx_tok : min_i32(PLAN_CTX_DEFAULT, c->max_positions);
-    int32_t chunk = options->chunk_tok ? options->chunk_tok : PLAN_CHUNK_DEFAULT;
-    chunk = min_i32(chunk, ctx); // no step can have more rows: scratch for them would be lost
-    plan.chunk_tok = (int32_t)round_up_size((size_t)chunk, RECUR_CHUNK);
-    int32_t mixed = options->mixed_tok ? options->mixed_tok : PLAN_MIXED_DEFAULT;
-    plan.mixed_tok = min_i32((int32_t)round_up_size((size_t)mixed, RECUR_CHUNK), plan.chunk_tok);
-    TRY(plan_try(&plan, ctx, w, options, err));
-    // Where the user named no context, a smaller one is better than none.
-    while (plan.budget_bytes && plan.needs.total_bytes > plan.budget_bytes && !options->ctx_tok &&
-           ctx > KV_BLOCK) {
-        ctx /= 2;
-        TRY(plan_try(&plan, ctx, w, options, err));
+    // As much as all sequences together can use.
+    int64_t use = (int64_t)c->max_positions * plan.max_seqs;
+    int32_t ctx = use < PLAN_CTX_DEFAULT ? (int32_t)use : PLAN_CTX_DEFAULT;
+    ctx = options->ctx_tok ? options->ctx_tok : ctx;
+    int32_t chunk = options->chunk_tok ? options->chunk_tok : backend_chunk_rows(options->kind);
+    TRY(plan_try(&plan, ctx, chunk, w, options, err));
+    // What the user did not name gives way: first the rows of a step, which are speed alone, then
+    // the context, of which a smaller one is better than none.
+    while (plan.budget_bytes && plan.needs.total_bytes > plan.budget_bytes) {
+        if (!options->chunk_tok && plan.chunk_tok / 2 >= PLAN_CHUNK_LEAST)
+            chunk = plan.chunk_tok / 2;
+        else if (!options->ctx_tok && ctx > KV_BLOCK)
+            ctx /= 2;
+        else
+            break;
+        TRY(plan_try(&plan, ctx, chunk, w, options, err));
     }
-    // Device memory is the device's own affair: backend_open refuses what it does not hold.
-    BackendKind kind = backend_kind_resolve(options->kind);
-    bool is_host = kind != BACKEND_CUDA && kind != BACKEND_METAL;
-    if (is_host && plan.budget_bytes && plan.needs.total_bytes > plan.budget_bytes)
+    if (plan.budget_bytes && plan.needs.total_bytes > plan.budget_bytes)
         return err_set(err, STATUS_MEMORY,
                        "the plan needs %.2f GB (weights %.2f, KV for %d tokens %.2f, states %.2f, "
                        "scratch %.2f), there are %.2f GB",

@@ -22,10 +22,11 @@ typedef struct Node {
     int32_t next;   // in the hash chain, or in the free list
     int32_t block;  // KV block, one reference held
     int32_t n_children;
-    int32_t depth; // blocks up to and with this one
-    int32_t slot;  // snapshot behind this block; NONE: none
-    bool is_decode_made;
-    uint64_t used_at; // clock of the last use of the snapshot
+    int32_t depth;       // blocks up to and with this one
+    int32_t slot;        // snapshot behind this block; NONE: none
+    bool is_exact;       // the block holds what reading the ids gives
+    bool is_decode_made; // the snapshot goes back to a state that decode made
+    uint64_t used_at;    // clock of the last use of the snapshot
     int32_t ids[KV_BLOCK];
 } Node;
 
@@ -279,9 +280,21 @@ static int32_t prefix_walk(const Prefix *p, uint64_t space, const int32_t *ids, 
     return node;
 }
 
-bool prefix_has(const Prefix *p, uint64_t space, const int32_t *ids, int32_t n_tok) {
+bool prefix_has(const Prefix *p, uint64_t space, const int32_t *ids, int32_t n_tok, bool exact) {
     int32_t node = prefix_walk(p, space, ids, n_tok);
-    return node != NONE && p->nodes[node].slot != NONE;
+    return node != NONE && p->nodes[node].slot != NONE && !(exact && p->nodes[node].is_decode_made);
+}
+
+/* The block that reading gave in place of one that decode wrote: what goes on from an exact state
+ * must find exact keys and values before it. */
+static void node_set_exact(Prefix *p, int32_t i, int32_t block) {
+    Node *n = &p->nodes[i];
+    if (n->is_exact)
+        return;
+    blocks_share(p->blocks, block);
+    blocks_release(p->blocks, n->block);
+    n->block = block;
+    n->is_exact = true;
 }
 
 void prefix_add(Prefix *p, uint64_t space, const int32_t *ids, int32_t n_tok, const int32_t *blocks,
@@ -292,6 +305,8 @@ void prefix_add(Prefix *p, uint64_t space, const int32_t *ids, int32_t n_tok, co
     for (int32_t at = 0; at < n_tok; at += KV_BLOCK) {
         int32_t child = node_find(p, node, space, ids + at);
         node = child != NONE ? child : node_add(p, node, space, ids + at, blocks[at / KV_BLOCK]);
+        if (!is_decode_made)
+            node_set_exact(p, node, blocks[at / KV_BLOCK]);
     }
     Node *n = &p->nodes[node];
     if (n->slot != NONE && (is_decode_made || !n->is_decode_made)) {
@@ -314,6 +329,7 @@ PrefixFigures prefix_figures(const Prefix *p) {
     return (PrefixFigures){.n_nodes = p->n_nodes,
                            .n_snapshots = p->n_snapshots,
                            .n_slots = p->n_slots,
+                           .n_free_slots = p->n_free_slots,
                            .n_evicted = p->n_evicted};
 }
 

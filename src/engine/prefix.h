@@ -44,20 +44,21 @@ typedef struct PrefixHit {
     int32_t n_tok;       // tokens that can be reused, a multiple of KV_BLOCK; 0: none
     int32_t slot;        // state slot to copy from; -1: none
     int32_t n_shared;    // tokens in whole blocks that the tree has in common with the prompt
-    bool is_decode_made; // the state was made by decode: near the prefill's, not bit for bit
+    bool is_decode_made; // the state goes back to one that decode made: near what reading all of
+                         // it would give, not bit for bit
     PrefixMiss miss;
 } PrefixHit;
 
 /* Looks up the longest usable beginning of ids[0, n), leaving at least one token to be read.
  *
  * space    only what was added under the same number is found (an API key's; 0: shared)
- * exact    ignore snapshots that decode made
+ * exact    ignore snapshots that go back to decode
  * blocks   [hit.n_tok / KV_BLOCK] the blocks, with a reference taken for the caller   (out) */
 void prefix_find(Prefix *p, uint64_t space, const int32_t *ids, int32_t n, bool exact,
                  int32_t *blocks, PrefixHit *hit);
 
-/* True when a snapshot stands exactly behind ids[0, n_tok). */
-bool prefix_has(const Prefix *p, uint64_t space, const int32_t *ids, int32_t n_tok);
+/* True when a snapshot stands exactly behind ids[0, n_tok); exact as in prefix_find. */
+bool prefix_has(const Prefix *p, uint64_t space, const int32_t *ids, int32_t n_tok, bool exact);
 
 /* A state slot for a new snapshot, evicting the least useful one if none is free; -1: none.
  * gain_tok: tokens that the new snapshot would save; one that is worth more is not evicted for it.
@@ -67,8 +68,10 @@ int32_t prefix_take_slot(Prefix *p, int32_t gain_tok);
 void prefix_give_slot(Prefix *p, int32_t slot);
 
 /* Adds the snapshot in `slot` behind ids[0, n_tok), n_tok a multiple of KV_BLOCK; the tree takes
- * the slot, and a reference to each block that it did not have. Where there is one already, the
- * slot is free again. */
+ * the slot, and a reference to each block that it did not have, or had as decode wrote it. Where
+ * there is one already, the slot is free again.
+ *
+ * is_decode_made  some of the ids were read by decode, or behind a state that was  (in) */
 void prefix_add(Prefix *p, uint64_t space, const int32_t *ids, int32_t n_tok, const int32_t *blocks,
                 int32_t slot, bool is_decode_made);
 
@@ -77,6 +80,7 @@ bool prefix_make_room(Prefix *p, int32_t n);
 
 typedef struct PrefixFigures {
     int32_t n_nodes, n_snapshots, n_slots;
+    int32_t n_free_slots; // neither snapshots nor lent
     uint64_t n_evicted;
 } PrefixFigures;
 PrefixFigures prefix_figures(const Prefix *p);

@@ -14,19 +14,46 @@
 
 enum {
     SNAP_EVERY = 2048, // tokens between snapshots inside a long prompt: 61 MB for 40 MB of KV
+    PARK_SHARE = 4, // sequences that wait may keep their states in this part of the cache's slots
 };
 
 /* ---- admission ---- */
 
 static int32_t seq_blocks_for(int32_t n_tok) { return div_up_i32(n_tok, KV_BLOCK); }
 
-/* Takes blocks for positions below n_tok, evicting cached prefixes; false: there are too few. */
-static bool sched_take_blocks(Engine *e, Seq *seq, int32_t n_tok) {
+void sched_unpark(Engine *e, Seq *seq) {
+    if (seq->park_slot < 0)
+        return;
+    prefix_give_slot(e->prefix, seq->park_slot);
+    seq->park_slot = -1;
+    for (int32_t i = 0; i < seq->n_blocks; i++)
+        blocks_release(&e->blocks, seq->blocks[i]);
+    seq->n_blocks = seq->n_done = 0;
+    e->n_parked--;
+}
+
+/* Takes from one that waits, but not from `keep`, what it has kept: who came last first. False:
+ * nobody has anything. */
+static bool sched_unpark_one(Engine *e, const Seq *keep) {
+    Seq *last = NULL;
+    for (Seq *s = e->n_parked ? e->first_waiting : NULL; s; s = s->next)
+        if (s != keep && s->park_slot >= 0 && (!last || s->number > last->number))
+            last = s;
+    if (last)
+        sched_unpark(e, last);
+    return last != NULL;
+}
+
+/* Takes blocks for positions below n_tok, evicting cached prefixes and what those who wait have
+ * kept; false: there would be too few,
+ * or fewer than n_spare free ones behind it. */
+static bool sched_take_blocks(Engine *e, Seq *seq, int32_t n_tok, int32_t n_spare) {
     int32_t n = seq_blocks_for(n_tok) - seq->n_blocks;
     if (n <= 0)
         return true;
-    if (e->blocks.n_free < n && !prefix_make_room(e->prefix, n))
-        return false;
+    while (e->blocks.n_free < n + n_spare && !prefix_make_room(e->prefix, n + n_spare))
+        if (!sched_unpark_one(e, seq))
+            return false;
     CHECK(blocks_take(&e->blocks, seq->blocks + seq->n_blocks, n));
     seq->n_blocks += n;
     return true;
@@ -67,40 +94,87 @@ static Seq *sched_choose(const Engine *e) {
     return best;
 }
 
-/* Copies the longest cached beginning into the sequence's slot and takes the prompt's blocks; false
- * (nothing taken) when there are too few blocks. */
+/* Figures of a sequence's first admission; what is read again later is no news to its client. */
+static void sched_note_hit(Engine *e, Seq *seq, const PrefixHit *hit) {
+    if (seq->figures.n_preempted)
+        return;
+    bool is_decode_made = hit->slot >= 0 && hit->is_decode_made;
+    seq->figures.n_cached = hit->n_tok;
+    seq->figures.miss = hit->miss;
+    seq->figures.n_shared = hit->n_shared;
+    seq->figures.is_decode_made = is_decode_made;
+    e->figures.n_prompt_tok += (uint64_t)seq->n_prompt;
+    e->figures.n_cached_tok += (uint64_t)hit->n_tok;
+    e->figures.n_decode_made_hits += is_decode_made;
+    e->figures.n_miss[hit->miss]++;
+}
+
+/* Copies the longest cached beginning into the sequence's slot and takes blocks for all that it has
+ * so far, if the others may still grow by a block each; false (nothing taken) when there are too
+ * few blocks. */
 static bool sched_place(Engine *e, Seq *seq, int32_t slot) {
     PrefixHit hit = {.slot = -1, .miss = PREFIX_OFF};
+    // An answer that has begun goes on from the very numbers that it began with.
+    bool is_exact =
+        e->options.is_cache_exact || (seq->n_known > seq->n_prompt && !seq->figures.is_decode_made);
+    int32_t n_others = 0;
+    for (int32_t i = 0; i < e->plan.max_seqs; i++)
+        n_others += e->active[i] != NULL;
+    if (seq->park_slot >= 0) { // it goes on where it was
+        if (!sched_take_blocks(e, seq, seq->n_known, n_others))
+            return false;
+        backend_slot_copy(e->backend, slot, seq->park_slot);
+        prefix_give_slot(e->prefix, seq->park_slot);
+        seq->park_slot = -1;
+        e->n_parked--;
+        return true;
+    }
     CHECK(seq->n_blocks == 0);
     if (e->options.cache_slots)
-        prefix_find(e->prefix, seq->space, seq->ids, seq->n_prompt, e->options.is_cache_exact,
-                    seq->blocks, &hit);
+        prefix_find(e->prefix, seq->space, seq->ids, seq->n_prompt, is_exact, seq->blocks, &hit);
     seq->n_blocks = hit.n_tok / KV_BLOCK;
     // The copy comes first: making room may evict the very snapshot.
     if (hit.slot >= 0)
         backend_slot_copy(e->backend, slot, hit.slot);
-    if (!sched_take_blocks(e, seq, seq->n_prompt)) {
+    if (!sched_take_blocks(e, seq, seq->n_known, n_others)) {
         for (int32_t i = 0; i < seq->n_blocks; i++)
             blocks_release(&e->blocks, seq->blocks[i]);
         seq->n_blocks = 0;
         return false;
     }
-    seq->n_done = hit.n_tok;
-    seq->figures.n_cached = hit.n_tok;
-    seq->figures.miss = hit.miss;
-    seq->figures.n_shared = hit.n_shared;
-    e->figures.n_prompt_tok += (uint64_t)seq->n_prompt;
-    e->figures.n_cached_tok += (uint64_t)hit.n_tok;
-    e->figures.n_decode_made_hits += hit.slot >= 0 && hit.is_decode_made;
-    e->figures.n_miss[hit.miss]++;
+    seq->n_done = seq->n_hit = hit.n_tok;
+    sched_note_hit(e, seq, &hit);
+    return true;
+}
+
+/* Copies the state of an active sequence that no step holds away from its place, which it leaves
+ * with its blocks. False: it cannot be kept. */
+static bool sched_park(Engine *e, Seq *seq) {
+    if (seq->n_done == 0 || e->n_parked >= e->options.cache_slots / PARK_SHARE)
+        return false;
+    int32_t slot = seq->tail_slot; // what stands there is behind its state
+    if (slot < 0)
+        slot = prefix_take_slot(e->prefix, seq->n_done);
+    if (slot < 0)
+        return false;
+    backend_slot_copy(e->backend, slot, seq->slot);
+    seq->tail_slot = -1;
+    seq->park_slot = slot;
+    e->n_parked++;
+    e->active[seq->slot] = NULL;
+    seq->slot = -1;
     return true;
 }
 
 /* Takes an active sequence that no step holds back to the head of the queue. */
-static void sched_send_back(Engine *e, Seq *seq) {
-    engine_vacate(e, seq);
+static void sched_send_back(Engine *e, Seq *seq, bool is_kept) {
+    if (!is_kept || !sched_park(e, seq)) {
+        engine_vacate(e, seq);
+        seq->n_done = 0;
+    }
     seq->state = STATE_WAITING;
-    seq->n_done = 0;
+    seq->is_leaving = false;
+    seq->figures.n_preempted++;
     seq->next = e->first_waiting;
     e->first_waiting = seq;
     if (!e->last_waiting)
@@ -115,7 +189,7 @@ static bool sched_yield_paused(Engine *e) {
     for (int32_t i = 0; i < e->plan.max_seqs; i++) {
         Seq *s = e->active[i];
         if (s && s->is_paused && s->n_flight == 0) {
-            sched_send_back(e, s);
+            sched_send_back(e, s, true);
             return true;
         }
     }
@@ -141,6 +215,7 @@ void sched_admit(Engine *e) {
         seq->slot = slot;
         seq->state = STATE_ACTIVE;
         e->active[slot] = seq;
+        seq->is_sampler_stale = false;
         if (seq->figures.admitted_ns == 0)
             seq->figures.admitted_ns = clock_now_ns();
         Err err = {0};
@@ -150,29 +225,14 @@ void sched_admit(Engine *e) {
     }
 }
 
-/* Sends the sequence that was admitted last back to the head of the queue, to be read again when
- * there is room; false: nobody can be sent back. `keep` stays. */
-static bool sched_preempt(Engine *e, const Seq *keep) {
-    Seq *victim = NULL;
-    for (int32_t i = 0; i < e->plan.max_seqs; i++) {
-        Seq *s = e->active[i];
-        if (s && s != keep && s->n_flight == 0 &&
-            (!victim || s->figures.added_ns > victim->figures.added_ns))
-            victim = s;
-    }
-    if (!victim)
-        return false;
-    sched_send_back(e, victim);
-    return true;
-}
-
 /* ---- a step ---- */
 
 /* Asks for a snapshot of seq at pos; -1: none wanted, or no slot. */
 static int32_t sched_snap_slot(Engine *e, Flight *f, Seq *seq, int32_t pos) {
-    if (!e->options.cache_slots || prefix_has(e->prefix, seq->space, seq->ids, pos))
+    if (!e->options.cache_slots ||
+        prefix_has(e->prefix, seq->space, seq->ids, pos, !seq->figures.is_decode_made))
         return -1;
-    int32_t slot = prefix_take_slot(e->prefix, pos - seq->figures.n_cached);
+    int32_t slot = prefix_take_slot(e->prefix, pos - seq->n_hit);
     if (slot >= 0)
         f->pending[f->n_pending++] = (PendingSnap){seq, pos, slot};
     return slot;
@@ -239,33 +299,109 @@ static void sched_add_part(Engine *e, Flight *f, Seq *seq, int32_t n_rows) {
  * the step just submitted, and the answer may still grow. */
 static bool seq_can_decode(const Seq *seq) {
     return seq->n_done >= seq->n_prompt && seq->n_done < seq->n_prompt + seq->max_new - 1 &&
-           !seq->is_cancelled && !seq->is_paused && seq->n_done <= seq->n_known;
+           !seq->is_cancelled && !seq->is_paused && !seq->is_leaving && seq->n_done <= seq->n_known;
 }
 
 /* Rows of seq's prompt for a step that has room for `left`. */
 static int32_t seq_prefill_rows(const Seq *seq, int32_t left) {
-    if (seq->is_cancelled || seq->is_paused || seq->n_done >= seq->n_prompt)
+    if (seq->is_cancelled || seq->is_paused || seq->is_leaving || seq->n_done >= seq->n_prompt)
         return 0;
     int32_t rows = seq->n_prompt - seq->n_done;
     return rows <= left ? rows : left / RECUR_CHUNK * RECUR_CHUNK; // cut at absolute multiples only
+}
+
+/* ---- blocks for decodes ---- */
+
+/* Whether a gives way before b: who was cancelled (its blocks are free soon anyway) or is paused,
+ * then of the client with more active sequences, then who came later. The first that came never
+ * does, but for a pause, so that all come to an end. */
+static bool sched_gives_way(const Engine *e, const Seq *a, const Seq *b) {
+    if (a->is_cancelled != b->is_cancelled)
+        return a->is_cancelled;
+    if (a->is_paused != b->is_paused)
+        return a->is_paused;
+    int32_t n_a = sched_n_active(e, a->client), n_b = sched_n_active(e, b->client);
+    return n_a != n_b ? n_a > n_b : a->number > b->number;
+}
+
+/* Takes the next block of a decoding sequence, sending others back to the queue for it, or it
+ * itself. False: not now; those that a step in flight still holds leave behind it. */
+static bool sched_extend(Engine *e, Seq *seq) {
+    while (!sched_take_blocks(e, seq, seq->n_done + 1, 0)) {
+        Seq *victim = seq;
+        for (int32_t i = 0; i < e->plan.max_seqs; i++) {
+            Seq *s = e->active[i];
+            if (s && sched_gives_way(e, s, victim))
+                victim = s;
+        }
+        victim->is_leaving = true;
+        if (victim->n_flight)
+            return false;
+        sched_send_back(e, victim, false); // its blocks are what is wanted
+        if (victim == seq)
+            return false;
+    }
+    return true;
+}
+
+/* The decoding sequence that came first of those from `number` on that lack a block for their next
+ * row. */
+static Seq *sched_next_short(const Engine *e, uint64_t number) {
+    Seq *first = NULL;
+    for (int32_t i = 0; i < e->plan.max_seqs; i++) {
+        Seq *s = e->active[i];
+        if (s && s->number >= number && seq_can_decode(s) &&
+            seq_blocks_for(s->n_done + 1) > s->n_blocks && (!first || s->number < first->number))
+            first = s;
+    }
+    return first;
+}
+
+/* Before the first choice behind forced ids: they count for penalties, and what a step in flight
+ * has chosen in their place does not. False: it failed, and the sequence has ended. */
+static bool sched_refresh_sampler(Engine *e, Seq *seq) {
+    Err err = {0};
+    if (!seq->is_sampler_stale || seq->n_done + 1 < seq->n_known)
+        return true;
+    seq->is_sampler_stale = false;
+    if (backend_sampler_set(e->backend, seq->slot, &seq->sample, seq->ids, seq->n_prompt,
+                            seq->n_known - seq->n_prompt, &err) == STATUS_OK)
+        return true;
+    engine_end_soon(e, seq, SEQ_FAILED, &err);
+    return false;
+}
+
+/* Rows of prompts beside decodes. */
+static int32_t sched_mixed_rows(const Engine *e) {
+    const EnginePlan *p = &e->plan;
+    if (p->mixed_ms == 0 || e->pace.row_s <= 0)
+        return p->mixed_tok;
+    double rows = p->mixed_ms * 1e-3 / e->pace.row_s;
+    return rows >= p->chunk_tok ? p->chunk_tok
+                                : max_i32((int32_t)rows / RECUR_CHUNK, 1) * RECUR_CHUNK;
 }
 
 bool sched_build(Engine *e, Flight *f) {
     f->batch = (Batch){.seqs = f->parts, .ids = f->ids};
     f->n_pending = 0;
     int32_t n = e->plan.max_seqs;
+    for (int32_t i = 0; i < n; i++)
+        if (e->active[i])
+            e->active[i]->is_leaving = false;
+    // Before anybody is in the step: whoever came first finds all others as victims.
+    uint64_t number = 0;
+    for (Seq *seq; (seq = sched_next_short(e, number)) != NULL;) {
+        number = seq->number + 1;
+        (void)sched_extend(e, seq);
+    }
     for (int32_t i = 0; i < n; i++) {
         Seq *seq = e->active[i];
-        if (!seq || !seq_can_decode(seq))
-            continue;
-        bool has_blocks = sched_take_blocks(e, seq, seq->n_done + 1);
-        while (!has_blocks && sched_preempt(e, seq))
-            has_blocks = sched_take_blocks(e, seq, seq->n_done + 1);
-        // Without room it waits for those in flight to be read; alone it always has room.
-        if (has_blocks)
+        if (seq && seq_can_decode(seq) && seq_blocks_for(seq->n_done + 1) <= seq->n_blocks &&
+            sched_refresh_sampler(e, seq))
             sched_add_part(e, f, seq, 1);
     }
-    int32_t left = f->batch.n_seqs ? e->plan.mixed_tok : e->plan.chunk_tok;
+    int32_t left = f->batch.n_seqs ? sched_mixed_rows(e) : e->plan.chunk_tok;
+    f->n_prefill = -f->batch.n_rows;
     for (int32_t i = 0; i < n && left > 0; i++) {
         int32_t slot = (e->turn + i) % n;
         Seq *seq = e->active[slot];
@@ -276,7 +412,26 @@ bool sched_build(Engine *e, Flight *f) {
         left -= rows;
         e->turn = slot; // whoever is in the middle of its prompt goes first
     }
+    f->n_prefill += f->batch.n_rows;
     return f->batch.n_seqs > 0;
+}
+
+static double pace_mean(double before, double now) {
+    return before > 0 ? 0.75 * before + 0.25 * now : now;
+}
+
+void sched_note_pace(Engine *e, const Flight *f) {
+    Pace *p = &e->pace;
+    int64_t now_ns = clock_now_ns();
+    // A step that was submitted behind another one began with that one's end.
+    int64_t begun_ns = f->begun_ns > p->ended_ns ? f->begun_ns : p->ended_ns;
+    double seconds = (double)(now_ns - begun_ns) * 1e-9;
+    bool is_mixed = f->batch.n_rows > f->n_prefill;
+    p->ended_ns = now_ns;
+    if (f->n_prefill == 0)
+        p->decode_s = pace_mean(p->decode_s, seconds);
+    else if (!is_mixed || seconds > p->decode_s)
+        p->row_s = pace_mean(p->row_s, (seconds - (is_mixed ? p->decode_s : 0)) / f->n_prefill);
 }
 
 /* Keeps the state that decode leaves at a multiple of 64, one a sequence, for the turn's end. */
@@ -315,7 +470,7 @@ void sched_settle(Engine *e, Flight *f, bool is_good) {
         const PendingSnap *p = &f->pending[i];
         if (is_good && !p->seq->is_cancelled && flight_is_finite(e, f, p->seq))
             prefix_add(e->prefix, p->seq->space, p->seq->ids, p->pos, p->seq->blocks, p->slot,
-                       false);
+                       p->seq->figures.is_decode_made);
         else
             prefix_give_slot(e->prefix, p->slot);
     }

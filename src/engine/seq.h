@@ -17,7 +17,8 @@ enum { SNAPS_A_PART = 4 }; // snapshots that one sequence takes in one step at m
 struct Seq {
     Seq *next; // in the waiting list
     SeqState state;
-    int32_t slot; // index in Engine.active, state slot and sampler; -1: none
+    uint64_t number; // in the order of addition
+    int32_t slot;    // index in Engine.active, state slot and sampler; -1: none
     int32_t n_prompt;
     int32_t n_known;  // ids on the host: prompt and delivered answer
     int32_t n_done;   // positions that were submitted
@@ -35,9 +36,13 @@ struct Seq {
     int32_t last_index; // its index there
     int32_t tail_slot;  // snapshot that decode made at tail_pos; -1: none
     int32_t tail_pos;
-    int32_t n_ignore; // choices of steps in flight that forced ids have overtaken
+    int32_t park_slot; // snapshot slot with its state while it waits with its blocks; -1: none
+    int32_t n_ignore;  // choices of steps in flight that forced ids have overtaken
+    int32_t n_hit;     // tokens that the cache gave when it was admitted last
     bool is_cancelled;
-    bool is_paused; // its reader is slow: in no step, and its place goes to who waits
+    bool is_leaving;       // in no further step: it goes back to the queue when it is in none
+    bool is_sampler_stale; // forced ids are not counted in its sampler yet
+    bool is_paused;        // its reader is slow: in no step, and its place goes to who waits
 
     SampleParams sample; // bias is owned
     SeqSink sink;
@@ -59,7 +64,16 @@ typedef struct Flight {
     BatchSnap *snaps;     // [max_seqs, SNAPS_A_PART] inside pieces
     PendingSnap *pending; // [n_pending] of max_seqs * (SNAPS_A_PART + 1)
     int32_t n_pending;
+    int32_t n_prefill; // rows of prompts
+    int64_t begun_ns;
 } Flight;
+
+/* How long steps take, for plan.mixed_ms; seconds, means that forget; 0: not seen yet. */
+typedef struct Pace {
+    double decode_s;  // a step that reads no prompts
+    double row_s;     // a row of a prompt
+    int64_t ended_ns; // of the step read last
+} Pace;
 
 struct Engine {
     EnginePlan plan;
@@ -76,15 +90,23 @@ struct Engine {
     Flight flights[BATCH_IN_FLIGHT]; // step s stands in flights[s % BATCH_IN_FLIGHT]
     BatchResult *results;            // [max_seqs]
     int32_t turn;                    // which active sequence is offered prefill rows first
+    uint64_t n_added;                // sequences so far
+    Pace pace;
+    int32_t n_parked; // waiting sequences that keep state and blocks
     EngineFigures figures;
 };
 
 /* engine.c: gives back what the sequence holds and tells its sink; the sequence is gone after it.
  */
 void engine_end(Engine *e, Seq *seq, SeqEnd end, const Err *why);
+/* The same for one that a step in flight may still hold: its sink hears of it now, its blocks are
+ * free when that step has been read. */
+void engine_end_soon(Engine *e, Seq *seq, SeqEnd end, const Err *why);
 /* Takes a sequence out of the waiting list; gives back an active one's slot and blocks. */
 void engine_unlink(Engine *e, Seq *seq);
 void engine_vacate(Engine *e, Seq *seq);
+/* Gives back what a waiting sequence has kept; it is then read again from the beginning. */
+void sched_unpark(Engine *e, Seq *seq);
 
 /* sched.c: moves waiting sequences into free slots. */
 void sched_admit(Engine *e);
@@ -92,6 +114,8 @@ void sched_admit(Engine *e);
 bool sched_build(Engine *e, Flight *f);
 /* Behind a submit: copies of states that end exactly where the step ends. */
 void sched_submitted(Engine *e, Flight *f);
+/* Behind a wait: how long the step took. */
+void sched_note_pace(Engine *e, const Flight *f);
 /* Behind a wait: adds the step's snapshots to the cache, or gives their slots back. */
 void sched_settle(Engine *e, Flight *f, bool is_good);
 

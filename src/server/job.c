@@ -148,6 +148,7 @@ static void job_sum(Job *job, int32_t index, const TurnEvent *e) {
     }
     s->n_generated += f->n_generated;
     s->n_reasoning += e->n_reasoning;
+    s->n_preempted += f->n_preempted;
     if (index == 0) {
         s->miss = f->miss;
         s->added_ns = f->added_ns;
@@ -241,14 +242,14 @@ static void job_report(const Job *job, int http_status, const Err *why) {
     log_printf(runner_log(job->runner), LOG_INFO,
                "request id=%s route=%s status=%d stream=%d queue_ms=%.1f prompt=%d cached=%d "
                "generated=%d reasoning=%d prefill_tok_s=%.1f decode_tok_s=%.1f total_ms=%.1f "
-               "finish=%s cache=%s shared=%d%s%s%s",
+               "finish=%s cache=%s shared=%d preempted=%d%s%s%s",
                job->request_id,
                job->request.form == WIRE_CHAT ? "/v1/chat/completions" : "/v1/completions",
                http_status, job->is_streamed, queue_s * 1e3, s->n_prompt, s->n_cached,
                s->n_generated, s->n_reasoning, job_rate(s->n_prompt - s->n_cached, prefill_s),
                job_rate(s->n_generated - job->n_choices, decode_s),
                job_seconds(job->start_ns, now_ns) * 1e3, names[job->choices[0].finish],
-               prefix_miss_name(s->miss), s->n_shared, why->code ? " error=\"" : "",
+               prefix_miss_name(s->miss), s->n_shared, s->n_preempted, why->code ? " error=\"" : "",
                why->code ? why->text : "", why->code ? "\"" : "");
     Metrics *m = runner_metrics(job->runner);
     metrics_time(m, METRICS_QUEUE, queue_s);
@@ -315,6 +316,8 @@ static void job_note_progress(Job *job) {
 
 bool job_flush(Job *job) {
     if (job->n_ended == job->n_choices) {
+        // First the places: who has read the end may ask again at once.
+        runner_unreserve(job->runner, job->n_choices);
         job_finish(job);
         return true;
     }

@@ -44,6 +44,7 @@ typedef struct JobProgress {
 /* What a job came to; complete when the stream is done. */
 typedef struct JobSum {
     int32_t n_prompt, n_cached, n_shared, n_generated, n_reasoning;
+    int32_t n_preempted; // times that its sequences were sent back to the queue
     PrefixMiss miss;
     int64_t added_ns, admitted_ns, first_ns, last_ns; // of the first choice
 } JobSum;
@@ -97,7 +98,7 @@ void job_start(Job *job);
 /* Ends its turns when that was asked for. */
 void job_obey(Job *job);
 /* Behind a step: hands the news on, holds the turns back or lets them go on. True when the job is
- * over: its last bytes are in the stream. */
+ * over: its places in the queue are free and its last bytes in the stream. */
 bool job_flush(Job *job);
 
 #endif

@@ -167,6 +167,10 @@ static enum MHD_Result route_metrics(Call *c) {
         {"memory_planned_bytes", "Weights, KV, states, cache and scratch.", "gauge",
          (double)p->needs.total_bytes},
         {"memory_budget_bytes", "What they may take.", "gauge", (double)p->budget_bytes},
+        {"memory_program_bytes", "Resident before the model was opened: the program itself.",
+         "gauge", (double)f.program_bytes},
+        {"memory_resident_bytes", "Resident size of the process.", "gauge",
+         (double)sysmem_resident()},
         {"memory_peak_bytes", "Largest resident size of the process.", "gauge",
          (double)sysmem_peak()},
     };

@@ -130,7 +130,6 @@ void runner_submit(Runner *r, Job *job) {
     job_cancel(job, JOB_STOPPED);
     job_start(job);
     CHECK(job_flush(job));
-    runner_unreserve(r, job->n_choices);
     job_release(job);
 }
 
@@ -209,6 +208,9 @@ static Status runner_load(Runner *r, Err *err) {
     else
         engine.cache_slots = 0;
     Progress progress = {runner_progress, r};
+    runner_lock(r);
+    r->figures.program_bytes = sysmem_resident();
+    runner_unlock(r);
     TRY(engine_open(&r->engine, r->weights, &engine, &progress, r->log, err));
     runner_name(r);
     r->model.turn.engine = r->engine;
@@ -232,12 +234,12 @@ static void runner_print_plan(const Runner *r) {
     const EnginePlan *p = &r->figures.plan;
     log_printf(r->log, LOG_INFO,
                "model %s, %s: weights %.2f GB, KV for %d tokens %.2f GB, %d states and %d "
-               "snapshots %.2f GB, scratch %.2f GB; %.2f of %.2f GB",
+               "snapshots %.2f GB, scratch %.2f GB; %.2f of %.2f GB, beside %.2f GB of program",
                r->name, r->device, (double)p->needs.weight_bytes * 1e-9, p->ctx_tok,
                (double)p->needs.block_bytes * p->ctx_tok / KV_BLOCK * 1e-9, p->max_seqs,
                p->cache_slots, (double)p->needs.slot_bytes * (p->max_seqs + p->cache_slots) * 1e-9,
                (double)p->needs.scratch_bytes * 1e-9, (double)p->needs.total_bytes * 1e-9,
-               (double)p->budget_bytes * 1e-9);
+               (double)p->budget_bytes * 1e-9, (double)r->figures.program_bytes * 1e-9);
 }
 
 /* ---- the engine's thread ---- */
@@ -294,7 +296,6 @@ static bool runner_flush(Runner *r) {
             continue;
         }
         *at = job->next;
-        runner_unreserve(r, job->n_choices);
         job_release(job);
     }
     return has_work;

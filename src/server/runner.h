@@ -60,6 +60,7 @@ int32_t runner_n_live(Runner *r);
 typedef struct RunnerFigures {
     EngineFigures engine;
     EnginePlan plan;
+    uint64_t program_bytes; // resident before the model was opened: the program and its libraries
 } RunnerFigures;
 void runner_figures(Runner *r, RunnerFigures *out);
 /* The device's line. "" while loading. */

@@ -41,6 +41,9 @@ static void record(void *ctx, const ParseEvent *e) {
         strbuf_append_view(&r->arguments, e->text);
     if (e->kind == PARSE_CALL_DROP)
         CHECK(r->arguments.len == 0 || r->arguments.ptr[0] == '{');
+    if (e->kind == PARSE_CALL_END)
+        CHECK(e->name.len && str_starts(strbuf_view(&r->arguments), STR("{")) &&
+              str_ends(strbuf_view(&r->arguments), STR("}")));
 }
 
 /* piece 0: whole; else pieces of up to that many bytes. by_ids: tags are pushed as tokens. */
@@ -68,11 +71,7 @@ static json_t *run(StrView text, ParserOptions options, bool is_cut, size_t piec
     }
     CHECK(parser_finish(p, is_cut, record, r, NULL) == STATUS_OK);
     CHECK(parser_message(p, &message, NULL) == STATUS_OK);
-    for (size_t i = 0; i < parser_n_calls(p); i++) {
-        StrView name, arguments;
-        parser_call(p, i, &name, &arguments);
-        CHECK(name.len && str_starts(arguments, STR("{")) && str_ends(arguments, STR("}")));
-    }
+    CHECK(json_array_size(json_object_get(message, "tool_calls")) == parser_n_calls(p));
     parser_close(p);
     return message;
 }

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import os
-import pathlib
+import random
 import signal
 import socket
 import subprocess
@@ -16,6 +16,13 @@ from conftest import LILY, ROOT
 
 MINI = ROOT / "models/mini"
 SLOW = float(os.environ.get("LILY_SLOW", "1"))  # sanitizers make everything slower
+BACKEND = os.environ.get("LILY_BACKEND")  # for servers whose test names none
+
+TOOLS = [{"type": "function", "function": {
+    "name": "get_weather", "description": "Weather of a city",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}}]
+WEATHER = [{"role": "user", "content": "What is the weather in Paris?"}]
+NO_THINK = {"chat_template_kwargs": {"enable_thinking": False}}
 
 
 class Server:
@@ -23,6 +30,8 @@ class Server:
 
     def __init__(self, *args, model=MINI, wait=True, env=None, preexec=None, port=0):
         self.lines = []
+        if BACKEND and "--backend" not in args:
+            args += ("--backend", BACKEND)
         self.process = subprocess.Popen(
             [LILY, "serve", "-m", str(model), "--port", str(port), *map(str, args)], cwd=ROOT, stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL, text=True, env={**os.environ, **(env or {})}, preexec_fn=preexec)
@@ -130,9 +139,10 @@ class Server:
     def health(self):
         return json.loads(self.request("GET", "/health")[2])
 
-    def metrics(self):
+    def metrics(self, key=None):
         out = {}
-        for line in self.request("GET", "/metrics")[2].decode().splitlines():
+        headers = {"Authorization": f"Bearer {key}"} if key else None
+        for line in self.request("GET", "/metrics", None, headers)[2].decode().splitlines():
             if not line.startswith("#"):
                 name, value = line.rsplit(" ", 1)
                 out[name.removeprefix("lily_")] = float(value)
@@ -183,6 +193,23 @@ def read_answer(s, method="GET"):
     return int(lines[0].split()[1]), headers, body
 
 
+def read_stream(s):
+    """An answer in chunks, read up to the end of its body on a connection that stays open."""
+    data = b""
+    while not data.endswith(b"0\r\n\r\n"):
+        piece = s.recv(65536)
+        if not piece:
+            break
+        data += piece
+
+    class Done:
+        def recv(self, _):
+            nonlocal data
+            out, data = data, b""
+            return out
+    return read_answer(Done())
+
+
 def events(body):
     """The data of server-sent events: JSON objects, and "[DONE]"."""
     out = []
@@ -197,6 +224,16 @@ def joined(chunks, field="content", index=0):
     """One field of one choice of a stream, put together."""
     return "".join(c["delta"].get(field) or "" for v in chunks if v != "[DONE]" for c in v.get("choices", [])
                    if c["index"] == index)
+
+
+def no_end(vocab):
+    """A bias that keeps a random model from ending by itself: its control tokens are the last 33 ids."""
+    return {str(i): -100 for i in range(vocab - 33, vocab)}
+
+
+def words(n, seed):
+    r = random.Random(seed)
+    return " ".join("".join(r.choice("abcdefghij") for _ in range(5)) for _ in range(n // 6 + 1))[:n]
 
 
 def at_once(jobs):

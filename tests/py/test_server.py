@@ -1,17 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every endpoint through the current `openai` client, streamed and whole, and what it cannot say by plain HTTP."""
+"""Every endpoint through the current `openai` client, streamed and whole, and what it cannot say by plain HTTP. Without that
+package the second part runs."""
 import json
 
-import openai
 import pytest
 
-from serving import Server, at_once, events, joined, read_answer
-
-TOOLS = [{"type": "function", "function": {
-    "name": "get_weather", "description": "Weather of a city",
-    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}}]
-WEATHER = [{"role": "user", "content": "What is the weather in Paris?"}]
-NO_THINK = {"chat_template_kwargs": {"enable_thinking": False}}
+from serving import NO_THINK, TOOLS, WEATHER, Server, at_once, events, joined, read_stream
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +15,7 @@ def server():
 
 
 @pytest.fixture(scope="module")
-def client(server):
+def client(server, openai):
     return openai.OpenAI(base_url=server.url + "/v1", api_key="none needed", max_retries=0)
 
 
@@ -67,9 +61,11 @@ def test_chat_limits_and_defaults(client):
 
 def test_chat_seed_repeats_and_differs(client):
     def say(seed):
-        return client.chat.completions.create(model="mini", messages=[{"role": "user", "content": "Tell me a story."}],
-                                              temperature=1.5, top_p=1, seed=seed, max_tokens=24,
-                                              extra_body={**NO_THINK, "top_k": 0}).choices[0].message.content
+        # A history as it never saw one, and penalties: the small model is sure of everything else.
+        messages = [{"role": "user", "content": "Tell me a story."}, {"role": "assistant", "content": "zq"}]
+        return client.chat.completions.create(model="mini", messages=messages, temperature=2, top_p=1, seed=seed, max_tokens=24,
+                                              extra_body={**NO_THINK, "top_k": 0, "repetition_penalty": 1.5,
+                                                          "frequency_penalty": 2}).choices[0].message.content
     assert say(7) == say(7)
     assert len({say(s) for s in range(6)}) > 1
 
@@ -218,7 +214,7 @@ def test_completions_suffix_uses_the_fill_in_the_middle_tokens(client):
 
 # ---- small routes ----
 
-def test_models(client, server):
+def test_models(client, server, openai):
     m = client.models.list().data
     assert [x.id for x in m] == ["mini"] and m[0].context_length == 2048
     assert client.models.retrieve("mini").id == "mini"
@@ -344,7 +340,7 @@ def test_unknown_fields_are_accepted_and_listed(server):
     assert status == 200
     assert headers["x-lily-unknown-fields"] == "frob, zork??x: y, chat_template_kwargs.colour"
     known = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1, "user": "u", "metadata": {}, "store": False,
-             "service_tier": "auto", "prompt_cache_key": "k", "parallel_tool_calls": True, "model": "gpt-5"}
+             "service_tier": "auto", "prompt_cache_key": "k", "safety_identifier": "s", "parallel_tool_calls": True, "model": "gpt-5"}
     status, headers, data = server.request("POST", "/v1/chat/completions", known)
     assert status == 200 and "x-lily-unknown-fields" not in headers
     assert json.loads(data)["model"] == "mini", "the model that answered, whatever was asked for"
@@ -403,20 +399,3 @@ def test_streams_carry_whole_utf8(server):
     assert status == 200 and headers["content-type"].startswith("text/event-stream")
     assert events(body)[-1] == "[DONE]"
     assert "\ufffd" not in joined(events(body))
-
-
-def read_stream(s):
-    """An answer in chunks, read up to the end of its body on a connection that stays open."""
-    data = b""
-    while not data.endswith(b"0\r\n\r\n"):
-        piece = s.recv(65536)
-        if not piece:
-            break
-        data += piece
-
-    class Done:
-        def recv(self, _):
-            nonlocal data
-            out, data = data, b""
-            return out
-    return read_answer(Done())

@@ -1,16 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What went wrong in other servers, by its number, on the small model or a random one."""
 import json
-import random
 import struct
 import time
 
-import openai
 import pytest
 
 from conftest import ROOT, run_lily
-from serving import SLOW, Server, at_once, events, joined
-from test_server import NO_THINK, TOOLS, WEATHER, read_stream
+from serving import NO_THINK, SLOW, TOOLS, WEATHER, Server, at_once, events, joined, no_end, read_stream, words
 
 RANDOM = "synth:micro"
 
@@ -31,16 +28,35 @@ def cached(answer):
     return answer["usage"]["prompt_tokens_details"]["cached_tokens"]
 
 
-def words(n, seed):
-    r = random.Random(seed)
-    return " ".join("".join(r.choice("abcdefghij") for _ in range(5)) for _ in range(n // 6 + 1))[:n]
-
-
 def wait_gone(server, n, seconds=20):
     end = time.time() + seconds * SLOW
     while server.metrics()["requests_gone_total"] < n and time.time() < end:
         time.sleep(0.02)
     assert server.metrics()["requests_gone_total"] >= n
+
+
+def test_C2_the_size_of_prompt_pieces_never_changes_the_answer():
+    """Pieces alone and beside other answers, with and without snapshots in the middle."""
+    ids = [33 + (i * 7 + i // 9) % 90 for i in range(700)]
+    body = {"prompt": ids, "max_tokens": 24, "temperature": 0, "logit_bias": no_end(300)}
+    said = set()
+    for chunk in (1, 7, 64, 128, 512, 700, 2048):
+        with Server("--chunk", chunk, "--mixed", chunk, "--max-seqs", "4", "--threads", "1", model=RANDOM) as s:
+            busy = {**body, "prompt": [65], "max_tokens": 400}
+            done = at_once([lambda b=b: s.post("/v1/completions", b) for b in (busy, body, busy)])
+            said |= {done[1][2]["choices"][0]["text"], s.post("/v1/completions", body)[2]["choices"][0]["text"]}
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 63, 64, 65])
+def test_C6_prompts_shorter_than_the_convolution_work(n):
+    """Against the reference backend: the same ids, the same text."""
+    ids = ",".join(str(65 + i) for i in range(n))
+    wanted = run_lily("generate", "-m", RANDOM, "--ids", ids, "--max-tokens", 8, "--temp", 0, "--ignore-eos", "--json", "--backend", "ref")
+    with Server("--threads", "1", model=RANDOM) as s:
+        _, _, v = s.post("/v1/completions", {"prompt": [65 + i for i in range(n)], "max_tokens": 8, "temperature": 0, "ignore_eos": True})
+        assert v["usage"]["prompt_tokens"] == n and v["usage"]["completion_tokens"] == 8
+        assert v["choices"][0]["text"] == json.loads(wanted.text)["content"]
 
 
 def test_C4_a_cancelled_request_leaves_nothing_behind(server):
@@ -52,11 +68,6 @@ def test_C4_a_cancelled_request_leaves_nothing_behind(server):
         wait_gone(server, gone + 1)
         assert server.chat("What is 2+2?") == first
     server.wait_idle()
-
-
-def no_end(vocab):
-    """A bias that keeps a random model from ending by itself: its control tokens are the last 33 ids."""
-    return {str(i): -100 for i in range(vocab - 33, vocab)}
 
 
 def poisoned(folder):
@@ -144,6 +155,12 @@ def test_C24_a_call_that_cannot_be_forced_is_refused_and_reason_and_array_agree(
             assert finish == [c["finish_reason"]]
             if finish == ["tool_calls"]:
                 assert [json.loads(a) for a in calls.values()]
+
+
+def test_C26_a_tool_request_needs_no_flag(server):
+    v = server.answer(WEATHER, tools=TOOLS)
+    call = v["choices"][0]["message"]["tool_calls"][0]
+    assert call["function"]["name"] == "get_weather" and json.loads(call["function"]["arguments"])["city"]
 
 
 def test_C28_bytes_arrive_at_least_every_two_seconds():
@@ -340,6 +357,30 @@ def test_C80_a_prompt_over_the_context_is_refused_with_both_numbers(server):
         assert str(n) in v["error"]["message"] and str(limit) in v["error"]["message"]
 
 
+def test_C60_agents_in_little_memory_are_never_refused():
+    """Two agents of 30 turns each in a pool that holds one of them: prefixes are evicted, requests go on."""
+    with Server("--ctx", "2048", "--cache-slots", "6", "--max-seqs", "2", "--threads", "1", model=RANDOM) as s:
+        histories = [[{"role": "system", "content": words(100, i)}] for i in range(2)]
+        sizes = []
+        for turn in range(30):
+            for i, history in enumerate(histories):
+                history += [{"role": "user", "content": words(20, 100 * i + turn)}]
+                v = s.answer(history, max_tokens=8)  # 200, or it would have said so
+                history += [{"role": "assistant", "content": v["choices"][0]["message"]["content"] or "yes"}]
+            m = s.metrics()
+            sizes.append(m["memory_resident_bytes"])
+            assert m["kv_blocks_free"] >= 0 and m["cache_snapshots"] <= 6
+        assert m["cache_evicted_total"] > 0 and m["requests_failed_total"] == 0
+        assert v["usage"]["prompt_tokens"] > 1100
+        assert sizes[-1] < m["memory_planned_bytes"] + m["memory_program_bytes"] + (4 << 20)
+
+
+def test_C82_the_quick_start_of_the_openai_package_works(server, openai):
+    client = openai.OpenAI(base_url=server.url + "/v1", api_key="x", max_retries=0)
+    stream = client.chat.completions.create(model="gpt-5", messages=[{"role": "user", "content": "Say hello."}], stream=True)
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in stream)
+
+
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 8])
 def test_C68_rows_of_a_batch_equal_their_single_answers(server, n):
     prompts = ["Hi.", "What is 3+4?", "Name a colour.", "Tell me a story about rain.", "What is the capital of Italy?",
@@ -363,27 +404,36 @@ def test_C78_tool_output_as_a_list_of_parts(server):
         assert server.answer(history, tools=TOOLS, max_tokens=8)["usage"]["prompt_tokens"] > 20
 
 
-def test_C84_errors_before_and_inside_a_stream():
+@pytest.fixture(scope="module")
+def hurried_server():
     with Server("--request-timeout", "1", "--backend", "ref", "--threads", "1", model="synth:tiny,layers=4") as s:
-        client = openai.OpenAI(base_url=s.url + "/v1", api_key="x", max_retries=0)
-        with pytest.raises(openai.BadRequestError) as e:
-            client.chat.completions.create(model="x", messages=[{"role": "user", "content": "hi"}], temperature=9, stream=True)
-        assert e.value.param == "temperature"
-        with s.stream("hi", max_tokens=5000, temperature=0, logit_bias=no_end(512)) as c:
-            status, _, body = read_stream(c)
-        text = body.decode()
-        assert status == 200 and "event: error\ndata: {\"error\":" in text and text.endswith("data: [DONE]\n\n")
-        error = events(body)[-2]["error"]
-        assert error["type"] == "server_error" and "limit of 1 s" in error["message"]
-        assert not any(c.get("finish_reason") for v in events(body)[:-2] for c in v["choices"])
-        with pytest.raises(openai.APIError) as e:
-            for _ in client.chat.completions.create(model="x", messages=[{"role": "user", "content": "hi"}],
-                                                    max_tokens=5000, stream=True, logit_bias=no_end(512)):
-                pass
-        assert "limit of 1 s" in e.value.message
-        status, _, v = s.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 5000,
-                                                           "logit_bias": no_end(512)})
-        assert status == 504 and "limit of 1 s" in v["error"]["message"]
+        yield s
+
+
+def test_C84_errors_before_and_inside_a_stream(hurried_server):
+    s = hurried_server
+    with s.stream("hi", max_tokens=5000, temperature=0, logit_bias=no_end(512)) as c:
+        status, _, body = read_stream(c)
+    text = body.decode()
+    assert status == 200 and "event: error\ndata: {\"error\":" in text and text.endswith("data: [DONE]\n\n")
+    error = events(body)[-2]["error"]
+    assert error["type"] == "server_error" and "limit of 1 s" in error["message"]
+    assert not any(c.get("finish_reason") for v in events(body)[:-2] for c in v["choices"])
+    status, _, v = s.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 5000,
+                                                   "logit_bias": no_end(512)})
+    assert status == 504 and "limit of 1 s" in v["error"]["message"]
+
+
+def test_C84_the_openai_package_raises_errors_before_and_inside_a_stream(hurried_server, openai):
+    client = openai.OpenAI(base_url=hurried_server.url + "/v1", api_key="x", max_retries=0)
+    with pytest.raises(openai.BadRequestError) as e:
+        client.chat.completions.create(model="x", messages=[{"role": "user", "content": "hi"}], temperature=9, stream=True)
+    assert e.value.param == "temperature"
+    with pytest.raises(openai.APIError) as e:
+        for _ in client.chat.completions.create(model="x", messages=[{"role": "user", "content": "hi"}],
+                                                max_tokens=5000, stream=True, logit_bias=no_end(512)):
+            pass
+    assert "limit of 1 s" in e.value.message
 
 
 @pytest.mark.parametrize("name, path, body", [
@@ -401,8 +451,11 @@ def test_C92_golden_shape_of_whole_and_streamed_answers(server, name, path, body
 
 
 def shape(v):
-    """The names and types of a JSON value; equal entries of a list that follow each other count once."""
+    """The names and types of a JSON value; equal entries of a list that follow each other count once.  Words of the
+    model that are names (the completion's top_logprobs) count as TOKEN."""
     if isinstance(v, dict):
+        if v and all(isinstance(x, float) for x in v.values()):
+            return {"TOKEN": "float"}
         return {k: shape(x) for k, x in v.items()}
     if isinstance(v, list):
         out = []

@@ -47,6 +47,12 @@ def test_python_blocks(server, name):
     assert ("sunny" in done.stdout or "21" in done.stdout) if name == "langchain_openai" else "4" in done.stdout
 
 
+def test_the_measuring_command_of_the_api_page(server):
+    (command,) = re.findall(r"^    build/lily (bench --serve .*)$", API, flags=re.M)
+    done = run_lily(*at(server, command).split())
+    assert done.status == 0 and len(done.text.splitlines()) == 2 + 4, done.err
+
+
 def test_json_blocks_are_json():
     for block in blocks("json"):
         assert json.loads(block)["provider"]["lily"]["options"]["baseURL"] == "http://127.0.0.1:8080/v1"
@@ -71,6 +77,6 @@ def test_every_error_code_is_described():
 
 
 def test_every_option_of_the_api_page_exists():
-    listed = run_lily("serve", "--help").text
+    listed = run_lily("serve", "--help").text + run_lily("bench", "--help").text
     for option in set(re.findall(r"`(--[a-z-]+)", API + CLIENTS)):
         assert option + " " in listed + " " or option + "\n" in listed, option

@@ -15,9 +15,7 @@ import time
 import pytest
 
 from conftest import LILY, ROOT
-from serving import SLOW, Server, at_once, events, read_answer, read_all, unchunk
-from test_server_cases import no_end, words
-from test_server import read_stream
+from serving import SLOW, Server, at_once, events, no_end, read_all, read_answer, read_stream, unchunk, words
 
 MICRO = "synth:micro"
 NEVER_ENDS = {"logit_bias": no_end(300), "temperature": 0}
@@ -270,6 +268,17 @@ def test_1000_idle_connections_do_not_disturb(server):
     finally:
         for s in idle:
             s.close()
+
+
+def test_more_clients_than_max_connections():
+    with Server("--max-connections", "10", "--threads", "1", model="synth:micro") as s:
+        idle = [s.connect() for _ in range(9)]
+        time.sleep(1.5)  # from now on they are old enough to make room
+        for _ in range(5):
+            assert s.request("GET", "/v1/models", timeout=20)[0] == 200
+        assert s.metrics()["connections"] <= 10
+        for c in idle:
+            c.close()
 
 
 def test_more_clients_than_descriptors():

@@ -25,6 +25,7 @@ typedef struct Seen {
     SeqEnd end;
     Status status;
     int n_ends;
+    Seq *seq; // for who forces
 } Seen;
 
 static bool see_token(void *ctx, const SampleResult *sample) {
@@ -335,6 +336,23 @@ static void test_a_plan_that_does_not_fit_is_refused(void **state) {
     assert_int_equal(engine_plan(&plan, weights, &o, &err), STATUS_INVALID);
 }
 
+static void test_the_pool_is_what_all_sequences_can_use_unless_it_is_named(void **state) {
+    UNUSED(state);
+    Err err = {0};
+    EnginePlan plan;
+    Weights *small = NULL;
+    assert_int_equal(weights_open(&small, "models/mini", NULL, &err), STATUS_OK);
+    int32_t longest = weights_config(small)->max_positions;
+    assert_true(longest < 32768);
+    for (int32_t n = 1; n <= 64; n *= 4) {
+        EngineOptions o = {.kind = kind_under_test(), .max_seqs = n};
+        assert_int_equal(engine_plan(&plan, small, &o, &err), STATUS_OK);
+        assert_int_equal(plan.limit_tok, longest);
+        assert_int_equal(plan.ctx_tok, longest * n < 32768 ? longest * n : 32768);
+    }
+    weights_close(small);
+}
+
 /* One short answer with allocation number `fail_at` failing (-1: none); how it went. */
 static Status short_answer(int64_t fail_at) {
     static Seen seen;
@@ -512,6 +530,58 @@ static void test_running_out_of_blocks_preempts_and_goes_on_exactly(void **state
     }
 }
 
+/* A sink that puts ids behind the third of its own, as a thinking budget does. */
+static bool see_and_force(void *ctx, const SampleResult *sample) {
+    Seen *s = ctx;
+    static const int32_t forced[] = {7, 7, 9, 7};
+    bool goes_on = see_token(ctx, sample);
+    if (s->n == 3)
+        assert_true(engine_force(s->seq, forced, (int32_t)COUNT_OF(forced)));
+    return goes_on;
+}
+
+static void test_forced_ids_count_for_penalties_and_overtaken_choices_do_not(void **state) {
+    UNUSED(state);
+    static Seen seen[3];
+    memset(seen, 0, sizeof seen);
+    for (int i = 0; i < 3; i++) { // 2: sent back to the queue behind the forced ids
+        Engine *e = open_engine(512, 1, 64, i == 1 ? 2 : 1);
+        int32_t ids[MAX_PROMPT], said[MAX_MADE];
+        Err err = {0};
+        SeqRequest r = {.ids = ids,
+                        .n_ids = prompt_of(4, ids),
+                        .max_tokens = 60,
+                        // So much that no id comes twice: what was counted is forbidden.
+                        .sample = {.frequency_penalty = 100, .presence_penalty = 100}};
+        assert_int_equal(
+            engine_add(e, &r, (SeqSink){see_and_force, see_end, &seen[i]}, &seen[i].seq, &err),
+            STATUS_OK);
+        if (i == 2) {
+            while (seen[i].n < 10)
+                engine_step(e, NULL);
+            static Seen other;
+            other = (Seen){0};
+            engine_pause(e, seen[i].seq, true);
+            add(e, 0, 3, &other, NULL);
+            run_until_idle(e);
+            assert_int_equal(other.n_ends, 1);
+            assert_int_equal(engine_figures(e).n_preempted, 1);
+            engine_pause(e, seen[i].seq, false);
+        }
+        run_until_idle(e);
+        assert_int_equal(seen[i].n, 56);
+        memcpy(said, seen[i].ids, sizeof said);
+        for (int a = 0; a < seen[i].n; a++) {
+            if (a >= 3)
+                assert_true(said[a] != 7 && said[a] != 9);
+            for (int b = 0; b < a; b++)
+                assert_int_not_equal(said[a], said[b]);
+        }
+        assert_same(&seen[0], &seen[i]);
+        engine_close(e);
+    }
+}
+
 static void test_spaces_are_private(void **state) {
     UNUSED(state);
     int32_t ids[300];
@@ -594,6 +664,7 @@ int main(void) {
         cmocka_unit_test(test_every_token_forbidden_is_an_error_not_a_wrong_token),
         cmocka_unit_test(test_bad_requests_are_refused_by_name),
         cmocka_unit_test(test_a_plan_that_does_not_fit_is_refused),
+        cmocka_unit_test(test_the_pool_is_what_all_sequences_can_use_unless_it_is_named),
         cmocka_unit_test(test_every_allocation_failing),
         cmocka_unit_test(test_a_decode_step_allocates_nothing),
         cmocka_unit_test(test_C44_C48_a_cached_prompt_answers_bit_for_bit_as_a_cold_one),
@@ -601,6 +672,7 @@ int main(void) {
         cmocka_unit_test(test_states_that_decode_made_are_reused_unless_exact),
         cmocka_unit_test(test_equal_prompts_at_once_are_read_once),
         cmocka_unit_test(test_running_out_of_blocks_preempts_and_goes_on_exactly),
+        cmocka_unit_test(test_forced_ids_count_for_penalties_and_overtaken_choices_do_not),
         cmocka_unit_test(test_spaces_are_private),
         cmocka_unit_test(test_random_arrivals_and_cancels),
     };

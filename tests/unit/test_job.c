@@ -52,9 +52,7 @@ static void finish(Job *job, StrBuf *out) {
     }
     strbuf_append_view(out, strbuf_view(&job->stream.bytes));
     job_release(job);
-    for (int i = 0; i < 10000 && runner_n_live(runner); i++)
-        nap();
-    assert_int_equal(runner_n_live(runner), 0);
+    assert_int_equal(runner_n_live(runner), 0); // who has the answer finds a free place
 }
 
 static void answer(const char *body, StrBuf *out) {

@@ -85,8 +85,8 @@ static void test_the_longest_snapshot_that_leaves_a_token_is_found(void **state)
     assert_int_equal(hit.n_tok, 320);
     assert_int_equal(hit.miss, PREFIX_DIVERGED);
     assert_int_equal(rig_find(&r, 0, ids, 64, false).miss, PREFIX_OFF);
-    assert_true(prefix_has(r.prefix, 0, ids, 128));
-    assert_false(prefix_has(r.prefix, 0, ids, 192));
+    assert_true(prefix_has(r.prefix, 0, ids, 128, false));
+    assert_false(prefix_has(r.prefix, 0, ids, 192, false));
     rig_close(&r);
 }
 
@@ -167,7 +167,7 @@ static void test_C46_old_snapshots_go_by_spacing_not_all_at_once(void **state) {
         (void)rig_add(&r, 0, ids, n, false);
     int32_t at = 0, widest = 0, n_found = 0;
     for (int32_t n = 64; n <= 3968; n += 64) {
-        if (!prefix_has(r.prefix, 0, ids, n))
+        if (!prefix_has(r.prefix, 0, ids, n, false))
             continue;
         widest = n - at > widest ? n - at : widest;
         at = n;
@@ -205,16 +205,16 @@ static void test_nothing_is_evicted_in_vain(void **state) {
     assert_true(rig_add(&r, 0, ids, 512, false)); // 8 blocks in the cache
     assert_true(blocks_take(&r.blocks, held, 4)); // 4 with a running sequence, 4 free
     assert_false(prefix_make_room(r.prefix, 13));
-    assert_true(prefix_has(r.prefix, 0, ids, 512));
+    assert_true(prefix_has(r.prefix, 0, ids, 512, false));
     PrefixHit hit; // a running sequence reads from the cached blocks: evicting frees none of them
     prefix_find(r.prefix, 0, ids, 513, false, r.found, &hit);
     assert_int_equal(hit.n_tok, 512);
     assert_false(prefix_make_room(r.prefix, 5));
-    assert_true(prefix_has(r.prefix, 0, ids, 512));
+    assert_true(prefix_has(r.prefix, 0, ids, 512, false));
     for (int32_t i = 0; i < 8; i++)
         blocks_release(&r.blocks, r.found[i]);
     assert_true(prefix_make_room(r.prefix, 12));
-    assert_false(prefix_has(r.prefix, 0, ids, 512));
+    assert_false(prefix_has(r.prefix, 0, ids, 512, false));
     for (int32_t i = 0; i < 4; i++)
         blocks_release(&r.blocks, held[i]);
     rig_close(&r);
@@ -239,7 +239,7 @@ static void test_random_additions_and_lookups(void **state) {
             PrefixHit hit = rig_find(&r, text % 2, ids, n + 1, false);
             int32_t best = 0;
             for (int32_t m = KV_BLOCK; m <= n; m += KV_BLOCK)
-                if (prefix_has(r.prefix, text % 2, ids, m))
+                if (prefix_has(r.prefix, text % 2, ids, m, false))
                     best = m;
             assert_int_equal(hit.n_tok, best);
             assert_true(hit.n_shared >= hit.n_tok);

@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+/* fake_backend.h - a device that keeps hashes in place of numbers, so that tests of the scheduler
+ * are fast and see every wrong block, slot, row or order: what a row gives depends on every id
+ * before it, on where these were kept, and on whether prompt or answer put them there.
+ *
+ * Path:     stands for the `cpu` backend: the table's name is the same, so the linker takes this.
+ * Owns:     its hashes; one device at a time.  Thread: one.
+ * Not here: the checks of a batch, which backend.c makes before. */
+#ifndef LILY_TESTS_FAKE_BACKEND_H
+#define LILY_TESTS_FAKE_BACKEND_H
+
+#include "backend/backend_table.h"
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/rng.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+enum { FAKE_VOCAB = 61 }; // ids that are chosen
+
+/* What goes wrong next; each happens once. */
+typedef enum FakeFault {
+    FAKE_GOOD,
+    FAKE_SUBMIT,  // the step is not taken
+    FAKE_WAIT,    // the step fails
+    FAKE_NAN,     // a sequence's numbers are not finite
+    FAKE_NO_ID,   // nothing may be chosen for it
+    FAKE_SAMPLER, // a sampler cannot be set
+    FAKE_N
+} FakeFault;
+
+/* What was read: as the phases read it, and the ids alone. */
+typedef struct FakeState {
+    uint64_t hash, plain;
+} FakeState;
+
+typedef struct FakeSlot {
+    FakeState state;
+    int32_t pos; // rows read; -1: undefined
+} FakeSlot;
+
+typedef struct FakeSampler {
+    SampleParams params;
+    uint64_t seen; // of the ids generated so far
+} FakeSampler;
+
+typedef struct FakeStep {
+    BatchResult *results; // [max_seqs]
+    int32_t n;
+    bool is_failed;
+} FakeStep;
+
+typedef struct Fake {
+    BackendPlan plan;
+    FakeSlot *slots;       // [n_slots]
+    FakeState *blocks;     // [n_blocks, KV_BLOCK] the state behind each position
+    FakeSampler *samplers; // [n_samplers]
+    FakeStep steps[BATCH_IN_FLIGHT];
+    int32_t *last_ids; // [max_seqs] chosen in the step submitted last
+    int64_t n_submitted, n_waited;
+    int32_t n_prefill; // rows of prompts in the step submitted last
+} Fake;
+
+/* The device that is open, and what is to go wrong on it. */
+static struct {
+    Fake *device;
+    FakeFault fault;
+    uint64_t n_poison;
+    int32_t row_us;      // how long a row of a prompt takes
+    atomic_bool is_lost; // every step fails from now on
+} fake;
+
+static bool fake_take(FakeFault fault) {
+    bool is_it = fake.fault == fault;
+    if (is_it)
+        fake.fault = FAKE_GOOD;
+    return is_it;
+}
+
+/* A value that nothing else has: whoever goes on from it is found out. */
+static FakeState fake_poison(void) {
+    uint64_t hash = rng_u64(0xbad, fake.n_poison++);
+    return (FakeState){hash, hash};
+}
+
+/* ---- the arithmetic, shared with who predicts it ---- */
+
+static uint64_t fake_read(uint64_t state, int32_t id, int32_t pos, bool is_decode) {
+    return rng_mix(state ^ rng_u64((uint64_t)id + 1, (uint64_t)pos * 2 + is_decode));
+}
+static uint64_t fake_attend(uint64_t sum, uint64_t kept) { return rng_mix(sum ^ kept) + kept; }
+static uint64_t fake_see(uint64_t seen, int32_t id) { return seen + rng_mix((uint64_t)id + 77); }
+static int32_t fake_choose(uint64_t sum, uint64_t seen, uint64_t seed, int32_t pos) {
+    return (int32_t)(rng_mix(sum ^ seen ^ rng_u64(seed, (uint64_t)pos)) % FAKE_VOCAB);
+}
+
+/* ---- one sequence's part of a step ---- */
+
+static FakeState *fake_kept(Fake *f, const BatchSeq *s, int32_t pos) {
+    return &f->blocks[(size_t)s->blocks[pos / KV_BLOCK] * KV_BLOCK + (size_t)(pos % KV_BLOCK)];
+}
+
+/* Makes what the part has written worthless; its place stays what it is. */
+static void fake_spoil(Fake *f, const BatchSeq *s, int32_t pos) {
+    FakeSlot *slot = &f->slots[s->slot];
+    *slot = (FakeSlot){fake_poison(), pos};
+    for (int32_t p = s->pos0; p < s->pos0 + s->n_rows; p++)
+        *fake_kept(f, s, p) = slot->state;
+    for (int32_t i = 0; i < s->n_snaps; i++)
+        f->slots[s->snaps[i].slot] = (FakeSlot){fake_poison(), s->snaps[i].pos};
+}
+
+static void fake_rows(Fake *f, const Batch *b, const BatchSeq *s) {
+    FakeSlot *slot = &f->slots[s->slot];
+    int32_t snap = 0;
+    if (s->pos0 == 0)
+        *slot = (FakeSlot){0};
+    // State, blocks and the rows that come must be of one and the same beginning.
+    CHECK(slot->pos == s->pos0);
+    CHECK(s->pos0 == 0 || fake_kept(f, s, s->pos0 - 1)->plain == slot->state.plain);
+    for (int32_t i = 0; i < s->n_rows; i++) {
+        int32_t id =
+            s->phase == PHASE_DECODE && s->carry >= 0 ? f->last_ids[s->carry] : b->ids[s->row0 + i];
+        id = id < 0 ? 0 : id;
+        slot->state.hash = fake_read(slot->state.hash, id, slot->pos, s->phase == PHASE_DECODE);
+        slot->state.plain = fake_read(slot->state.plain, id, slot->pos, false);
+        *fake_kept(f, s, slot->pos) = slot->state;
+        slot->pos++;
+        if (snap < s->n_snaps && s->snaps[snap].pos == slot->pos)
+            f->slots[s->snaps[snap++].slot] = *slot;
+    }
+    CHECK(snap == s->n_snaps);
+}
+
+static void fake_part(Fake *f, const Batch *b, int32_t i, BatchResult *out) {
+    const BatchSeq *s = &b->seqs[i];
+    int32_t end = s->pos0 + s->n_rows;
+    fake_rows(f, b, s);
+    *out = (BatchResult){.sample = {.id = -1}, .bad_layer = -1};
+    if (fake_take(FAKE_NAN)) {
+        out->bad_layer = 0;
+        fake_spoil(f, s, end);
+    } else if (s->sampler >= 0 && !fake_take(FAKE_NO_ID)) {
+        FakeSampler *sampler = &f->samplers[s->sampler];
+        uint64_t sum = 0;
+        for (int32_t pos = 0; pos < end; pos++)
+            sum = fake_attend(sum, fake_kept(f, s, pos)->hash);
+        out->sample.id = fake_choose(sum, sampler->seen, sampler->params.seed, end);
+        sampler->seen = fake_see(sampler->seen, out->sample.id);
+    }
+}
+
+/* ---- the table ---- */
+
+static Status fake_needs(BackendNeeds *out, const Weights *w, const BackendPlan *plan, Err *err) {
+    UNUSED(w);
+    UNUSED(plan);
+    UNUSED(err);
+    *out = (BackendNeeds){.block_bytes = 1, .slot_bytes = 1};
+    return STATUS_OK;
+}
+
+static void fake_close(void *self) {
+    Fake *f = self;
+    if (!f)
+        return;
+    mem_free(f->slots);
+    mem_free(f->blocks);
+    mem_free(f->samplers);
+    mem_free(f->last_ids);
+    for (int i = 0; i < BATCH_IN_FLIGHT; i++)
+        mem_free(f->steps[i].results);
+    mem_free(f);
+    fake.device = NULL;
+}
+
+static Status fake_open(void **self, const Weights *w, const BackendPlan *plan,
+                        const Progress *progress, const Log *log, Err *err) {
+    Fake *f = mem_zalloc(1, sizeof *f);
+    UNUSED(w);
+    UNUSED(progress);
+    UNUSED(log);
+    UNUSED(err);
+    CHECK(f && !fake.device);
+    f->plan = *plan;
+    f->slots = mem_zalloc((size_t)plan->n_slots, sizeof *f->slots);
+    f->blocks = mem_zalloc((size_t)plan->n_blocks * KV_BLOCK, sizeof *f->blocks);
+    f->samplers = mem_zalloc((size_t)plan->n_samplers, sizeof *f->samplers);
+    f->last_ids = mem_zalloc((size_t)plan->max_seqs, sizeof *f->last_ids);
+    CHECK(f->slots && f->blocks && f->samplers && f->last_ids);
+    for (int i = 0; i < BATCH_IN_FLIGHT; i++) {
+        f->steps[i].results = mem_zalloc((size_t)plan->max_seqs, sizeof(BatchResult));
+        CHECK(f->steps[i].results);
+    }
+    for (int32_t i = 0; i < plan->n_slots; i++)
+        f->slots[i].pos = -1;
+    *self = fake.device = f;
+    return STATUS_OK;
+}
+
+static const char *fake_text(const void *self) {
+    UNUSED(self);
+    return "hashes";
+}
+
+static Status fake_submit(void *self, const Batch *batch, Err *err) {
+    Fake *f = self;
+    FakeStep *step = &f->steps[f->n_submitted % BATCH_IN_FLIGHT];
+    if (atomic_load(&fake.is_lost) || fake_take(FAKE_SUBMIT)) {
+        for (int32_t i = 0; i < batch->n_seqs; i++)
+            fake_spoil(f, &batch->seqs[i], -1);
+        return err_set(err, STATUS_DEVICE, "the step was not taken");
+    }
+    step->is_failed = fake_take(FAKE_WAIT);
+    step->n = batch->n_seqs;
+    for (int32_t i = 0; i < batch->n_seqs; i++)
+        fake_part(f, batch, i, &step->results[i]);
+    f->n_prefill = 0;
+    for (int32_t i = 0; i < batch->n_seqs; i++)
+        f->n_prefill += batch->seqs[i].phase == PHASE_PREFILL ? batch->seqs[i].n_rows : 0;
+    for (int64_t start_ns = clock_now_ns();
+         clock_now_ns() - start_ns < (int64_t)fake.row_us * f->n_prefill * 1000;)
+        ;
+    for (int32_t i = 0; i < batch->n_seqs; i++) {
+        f->last_ids[i] = step->results[i].sample.id;
+        if (step->is_failed)
+            fake_spoil(f, &batch->seqs[i], batch->seqs[i].pos0 + batch->seqs[i].n_rows);
+    }
+    f->n_submitted++;
+    return STATUS_OK;
+}
+
+static Status fake_wait(void *self, BatchResult *results, Err *err) {
+    Fake *f = self;
+    const FakeStep *step = &f->steps[f->n_waited++ % BATCH_IN_FLIGHT];
+    if (step->is_failed)
+        return err_set(err, STATUS_DEVICE, "the step has failed");
+    memcpy(results, step->results, (size_t)step->n * sizeof *results);
+    return STATUS_OK;
+}
+
+static Status fake_sampler_set(void *self, int32_t sampler, const SampleParams *params,
+                               const int32_t *ids, int32_t n_prompt, int32_t n_generated,
+                               Err *err) {
+    Fake *f = self;
+    if (fake_take(FAKE_SAMPLER))
+        return err_set(err, STATUS_DEVICE, "the sampler cannot be set");
+    f->samplers[sampler] = (FakeSampler){.params = *params};
+    for (int32_t i = n_prompt; i < n_prompt + n_generated; i++)
+        f->samplers[sampler].seen = fake_see(f->samplers[sampler].seen, ids[i]);
+    return STATUS_OK;
+}
+
+static void fake_slot_copy(void *self, int32_t to, int32_t from) {
+    Fake *f = self;
+    f->slots[to] = f->slots[from];
+}
+
+static Status fake_slot_save(void *self, int32_t slot, void *host, Err *err) {
+    Fake *f = self;
+    UNUSED(err);
+    memcpy(host, &f->slots[slot], sizeof f->slots[slot]);
+    return STATUS_OK;
+}
+
+static Status fake_slot_restore(void *self, int32_t slot, const void *host, Err *err) {
+    Fake *f = self;
+    UNUSED(err);
+    memcpy(&f->slots[slot], host, sizeof f->slots[slot]);
+    return STATUS_OK;
+}
+
+static uint64_t fake_slot_host_bytes(const void *self) {
+    UNUSED(self);
+    return sizeof(FakeSlot);
+}
+
+static Status fake_block_save(void *self, int32_t block, void *host, Err *err) {
+    Fake *f = self;
+    UNUSED(err);
+    memcpy(host, &f->blocks[(size_t)block * KV_BLOCK], KV_BLOCK * sizeof *f->blocks);
+    return STATUS_OK;
+}
+
+static Status fake_block_restore(void *self, int32_t block, const void *host, Err *err) {
+    Fake *f = self;
+    UNUSED(err);
+    memcpy(&f->blocks[(size_t)block * KV_BLOCK], host, KV_BLOCK * sizeof *f->blocks);
+    return STATUS_OK;
+}
+
+static uint64_t fake_block_host_bytes(const void *self) {
+    UNUSED(self);
+    return KV_BLOCK * sizeof(FakeState);
+}
+
+static Status fake_slot_peek(void *self, int32_t slot, int layer, double *s, double *window,
+                             Err *err) {
+    UNUSED(self);
+    UNUSED(slot);
+    UNUSED(layer);
+    UNUSED(s);
+    UNUSED(window);
+    return err_set(err, STATUS_UNSUPPORTED, "hashes have no state to look at");
+}
+
+const BackendTable backend_cpu_table = {
+    .kind = BACKEND_CPU,
+    .needs = fake_needs,
+    .open = fake_open,
+    .close = fake_close,
+    .text = fake_text,
+    .submit = fake_submit,
+    .wait = fake_wait,
+    .sampler_set = fake_sampler_set,
+    .slot_copy = fake_slot_copy,
+    .slot_save = fake_slot_save,
+    .slot_restore = fake_slot_restore,
+    .slot_host_bytes = fake_slot_host_bytes,
+    .block_save = fake_block_save,
+    .block_restore = fake_block_restore,
+    .block_host_bytes = fake_block_host_bytes,
+    .slot_peek = fake_slot_peek,
+};
+
+#endif
