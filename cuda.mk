@@ -22,6 +22,12 @@ HAS_CUDA := 1
 CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
 CUDA_ARCH ?= -gencode arch=compute_90a,code=sm_90a -gencode arch=compute_80,code=compute_80
 # The host compiler of nvcc must be a g++; contraction is off, as in the C kernels.
+# CUDA_TRACE=1: kernels note when they begin (bench_cuda --trace); for measuring, not for use.
+ifeq ($(CUDA_TRACE),1)
+CPPFLAGS += -DLILY_CUDA_TRACE
+NVCCFLAGS += -DLILY_CUDA_TRACE
+endif
+NVCCFLAGS += $(if $(findstring code=sm_90a,$(CUDA_ARCH)),-DLILY_HAS_SM90A) # the sm90a column is there
 NVCCFLAGS += -std=c++17 -O3 -fmad=false -lineinfo -Isrc $(CUDA_ARCH) -Xcompiler -Wall,-Wextra,-fno-omit-frame-pointer
 CPPFLAGS += -DLILY_HAS_CUDA -isystem $(CUDA_HOME)/include
 OBJECTS += $(CUDA_KERNELS:%.cu=$(BUILD)/%.o)
@@ -31,8 +37,18 @@ $(BUILD)/src/backend/cuda/%.o: src/backend/cuda/%.cu $(CUDA_HEADERS) cuda.mk
 	@mkdir -p $(@D)
 	$(NVCC) $(NVCCFLAGS) -c -o $@ $<
 
-$(BUILD)/bench_cuda: bench/bench_cuda.c $(BUILD)/liblily.a
-	$(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+$(BUILD)/bench_cuda: bench/bench_cuda.c bench/bench_products.c $(BUILD)/liblily.a
+	$(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.c %.a,$^) $(LDLIBS)
+
+$(BUILD)/bench_cuda_recur: bench/bench_cuda_recur.c $(BUILD)/liblily.a
+	$(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.c %.a,$^) $(LDLIBS)
+
+# What tools/device_check.sh runs, with its shared libraries: to be copied to a machine with a card.
+DEVICE_PROGRAMS := $(addprefix $(BUILD)/,lily tests/test_cuda_device bench_cuda bench_cuda_recur)
+.PHONY: device
+device: $(DEVICE_PROGRAMS)
+	@$(MAKE) --no-print-directory BUILD=$(BUILD)/trace CUDA_TRACE=1 $(BUILD)/trace/bench_cuda $(BUILD)/trace/bench_cuda_recur
+	@$(PYTHON) tools/dist.py --device $(BUILD) $(DEVICE_PROGRAMS)
 endif
 endif
 
@@ -56,6 +72,6 @@ $(EMU)/src/backend/%.o: src/backend/%.c $(EMU_DEPENDS)
 	@mkdir -p $(@D)
 	$(CC) -Itests/emu -DLILY_CUDA_EMU -DLILY_HAS_CUDA $(CPPFLAGS) $(CFLAGS) -c -o $@ $<
 
-$(BUILD)/tests/test_cuda_emu: tests/unit/test_cuda_emu.c tests/unit/cuda_checks.h $(EMU_OBJECTS) $(BUILD)/liblily.a
+$(BUILD)/tests/test_cuda_emu: tests/unit/test_cuda_emu.c $(wildcard tests/unit/cuda_*_checks.h) tests/unit/cuda_checks.h $(EMU_OBJECTS) $(BUILD)/liblily.a
 	@mkdir -p $(@D)
 	$(CC) -Itests/emu -DLILY_CUDA_EMU $(CPPFLAGS) -Itests/unit $(CFLAGS) $(LDFLAGS) -o $@ $< $(EMU_OBJECTS) $(BUILD)/liblily.a -lcmocka $(LDLIBS) -lstdc++

@@ -2,7 +2,12 @@
 /* bench_cuda.c - times the CUDA backend on a random model: what the card can do, decode over
  * contexts and batches, prefill over lengths; or runs one step of each kind for a profiler.
  *
- * Use:      bench_cuda [-m SPEC] [--profile] [--mask NAMES] [--long] [--chunk ROWS]
+ * Use:      bench_cuda [-m SPEC] [--profile] [--trace] [--mask NAMES] [--long] [--chunk ROWS]
+ *           bench_cuda --matmul
+ *           bench_cuda --endure [-m SPEC] [--mask NAMES]
+ * --matmul times the prefill products alone, in both columns.
+ * --endure makes 2,000 greedy tokens and 64 behind 131,072: exit status 1 unless all is finite.
+ * --trace (builds with CUDA_TRACE=1) times every kernel of a decode step inside its graph.
  * A decode at context C is measured at position C over blocks of zeros: the same bytes are read as
  * of a real context, and no prompt has to be run. Steps are submitted two ahead, ids stay on the
  * card. Medians over rounds, with the lowest and highest. */
@@ -12,6 +17,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/rng.h"
+#include "bench_products.h"
 
 #include <math.h>
 #include <string.h>
@@ -39,7 +45,7 @@ typedef struct Bench {
     int32_t *blocks; // [n_blocks] 0, 1, ...
     int32_t *ids;    // [max_ctx]
     int32_t chunk;
-    bool is_profile, is_long;
+    bool is_profile, is_trace, is_long, is_endure;
 } Bench;
 
 static int by_size(const void *a, const void *b) {
@@ -172,10 +178,183 @@ static void prefill_row(const Bench *t, int32_t n, int rounds) {
     print_row(what, v, rounds, "tok/s");
 }
 
+/* A prompt of n new tokens behind a prefix of `context` that is on the card: from submit until its
+ * first id is on the host. */
+static void prefix_row(const Bench *t, int32_t n, int32_t context, int rounds) {
+    double v[MAX_ROUNDS];
+    char what[48];
+    for (int i = -1; i < rounds; i++) { // once to warm up
+        BatchSeq part = part_of(t, PHASE_PREFILL, 0, 0, n, context);
+        Batch batch = {.n_seqs = 1, .seqs = &part, .n_rows = n, .ids = t->ids};
+        BatchResult r;
+        int64_t start = clock_now_ns();
+        MUST(backend_submit(t->b, &batch, err));
+        MUST(backend_wait(t->b, &r, err));
+        if (i >= 0)
+            v[i] = clock_seconds_since(start) * 1e3;
+        check(t, &r, 1);
+    }
+    snprintf(what, sizeof what, "first id, %d new @%d", n, context);
+    print_row(what, v, rounds, "ms");
+}
+
+/* ---- long runs ---- */
+
+/* One decode step that waits; its logits where wanted. */
+static BatchResult one_step(const Bench *t, int32_t id, int32_t pos, BatchWant want) {
+    BatchSeq part = part_of(t, PHASE_DECODE, 0, 0, 1, pos);
+    Batch batch = {.n_seqs = 1, .seqs = &part, .n_rows = 1, .ids = &id};
+    BatchResult r;
+    part.want = want;
+    MUST(backend_submit(t->b, &batch, err));
+    MUST(backend_wait(t->b, &r, err));
+    check(t, &r, 1);
+    return r;
+}
+
+/* The log-probability of an id; NaN or infinite where a logit is. */
+static double log_prob(const float *logits, int32_t n, int32_t id) {
+    double top = (double)logits[id], sum = 0;
+    for (int32_t i = 0; i < n; i++)
+        sum += exp((double)logits[i] - top); // id was chosen greedily: no term is above 1
+    return -log(sum);
+}
+
+static void end_finite(double p, int32_t pos) {
+    if (isfinite(p))
+        return;
+    fprintf(stderr, "bench_cuda: the log-probability at position %d is not finite\n", pos);
+    exit(1);
+}
+
+/* Greedy tokens behind a short prompt, then tokens behind a prompt of 131,072: everything that the
+ * model makes must be finite. */
+static void endure(const Bench *t) {
+    enum { PROMPT = 512, TOKENS = 2000, FAR = 131072, FAR_TOKENS = 64 };
+    int64_t start = clock_now_ns();
+    int32_t id = 0, n_changes = 0;
+    prefill_time(t, PROMPT);
+    for (int32_t i = 0; i < TOKENS; i++) {
+        BatchResult r = one_step(t, id, PROMPT + i, WANT_NOTHING);
+        n_changes += r.sample.id != id;
+        id = r.sample.id;
+    }
+    printf("%d greedy tokens: all finite, %d unlike the one before (%.1f s)\n", TOKENS, n_changes,
+           clock_seconds_since(start));
+    start = clock_now_ns();
+    double least = 0, most = -INFINITY;
+    prefill_time(t, FAR);
+    for (int32_t i = 0; i < FAR_TOKENS; i++) {
+        BatchResult r = one_step(t, id, FAR + i, WANT_LAST);
+        double p = log_prob(r.logits, t->c->vocab, r.sample.id);
+        end_finite(p, FAR + i);
+        least = fmin(least, p);
+        most = fmax(most, p);
+        id = r.sample.id;
+    }
+    printf("%d tokens behind %d: log-probabilities finite, %.4f to %.4f (%.1f s)\n", FAR_TOKENS,
+           FAR, least, most, clock_seconds_since(start));
+}
+
+/* ---- the kernels of a decode step, inside its graph ---- */
+
+#ifdef LILY_CUDA_TRACE
+/* Names of the kernels of a step of m rows, in their order; returns how many. */
+static int trace_names(const Bench *t, int32_t m, const char **out) {
+    int n = 0;
+    out[n++] = "embed";
+    for (int i = 0; i < t->c->n_layers; i++) {
+        if (m > 1)
+            out[n++] = "norm";
+        if (t->c->is_attn[i]) {
+            out[n++] = "attention: in";
+            out[n++] = "attention: pieces";
+            out[n++] = "attention: merge";
+            out[n++] = "attention: out";
+        } else {
+            out[n++] = "delta net: in";
+            out[n++] = "delta net: step";
+            out[n++] = "delta net: out";
+        }
+        if (m > 1)
+            out[n++] = "norm";
+        if (m > 8) {
+            out[n++] = "router";
+            out[n++] = "choice of experts";
+            out[n++] = "shared up";
+        } else {
+            out[n++] = "router, shared up";
+        }
+        out[n++] = "experts up";
+        out[n++] = "experts down";
+        if (m > 2)
+            out[n++] = "experts sum";
+    }
+    if (m > 1)
+        out[n++] = "norm";
+    out[n++] = "head";
+    out[n++] = "argmax";
+    return n;
+}
+
+typedef struct TraceRow {
+    const char *name;
+    double us, ahead;
+    int n;
+} TraceRow;
+
+static void trace_print(const char *const *names, int n, const uint64_t *at, int n_steps) {
+    TraceRow rows[32] = {0};
+    int n_rows = 0;
+    double all = 0;
+    for (int i = 2 * n; i + 1 < n * n_steps; i++) {
+        int k = 0;
+        while (k < n_rows && rows[k].name != names[i % n])
+            k++;
+        n_rows = k == n_rows ? k + 1 : n_rows;
+        rows[k].name = names[i % n];
+        rows[k].us += (double)(at[2 * (i + 1) + 1] - at[2 * i + 1]) * 1e-3;
+        rows[k].ahead += (double)(at[2 * i + 1] - at[2 * i]) * 1e-3;
+        rows[k].n++;
+    }
+    printf("%-20s %6s %10s %10s %12s\n", "kernel", "a step", "us", "began us", "us a step");
+    for (int k = 0; k < n_rows; k++) {
+        double a_step = rows[k].us / (n_steps - 2);
+        all += a_step;
+        printf("%-20s %6d %10.2f %10.2f %12.1f\n", rows[k].name, rows[k].n / (n_steps - 2),
+               rows[k].us / rows[k].n, rows[k].ahead / rows[k].n, a_step);
+    }
+    printf("%-20s %41.1f\n", "all", all);
+}
+
+static void trace(const Bench *t, int32_t m, int32_t context) {
+    enum { STEPS = 12 };
+    const char *names[1024];
+    uint64_t *host = mem_zalloc(1 + 2 * CUDA_TRACE_MAX, sizeof *host);
+    void *place = NULL;
+    size_t size = (1 + 2 * CUDA_TRACE_MAX) * sizeof *host;
+    int n = trace_names(t, m, names);
+    if (!host || cudaMalloc(&place, size) != cudaSuccess)
+        exit(1);
+    decode_time(t, m, context, 2);
+    cudaMemset(place, 0, size);
+    cuda_trace_bind(place);
+    decode_time(t, m, context, STEPS - 2);
+    cudaMemcpy(host, place, size, cudaMemcpyDeviceToHost);
+    cuda_trace_bind(NULL);
+    printf("decode %d x @%d: %d kernels a step, %llu noted\n", m, context, n,
+           (unsigned long long)host[0]);
+    if (host[0] == (uint64_t)n * STEPS)
+        trace_print(names, n, host + 1, STEPS);
+    cudaFree(place);
+    mem_free(host);
+}
+#endif
+
 /* ---- */
 
 static void bench_open(Bench *t) {
-    int32_t ctx = t->is_profile ? 8192 : t->is_long ? 1 << 18 : 1 << 16;
+    int32_t ctx = t->is_profile ? 8192 : t->is_long || t->is_endure ? 1 << 18 : 1 << 16;
     t->plan = (BackendPlan){.max_rows = t->chunk,
                             .max_seqs = MAX_SEQS,
                             .n_blocks = max_i32(ctx / KV_BLOCK, MAX_SEQS * 72),
@@ -205,10 +384,18 @@ int main(int argc, char **argv) {
     Bench t = {.spec = "synth:qwen3.6-35b-a3b", .chunk = 4096};
     for (int i = 1; i < argc; i++) {
         bool has_value = i + 1 < argc;
+        if (strcmp(argv[i], "--matmul") == 0) {
+            bench_products();
+            return 0;
+        }
         if (strcmp(argv[i], "--profile") == 0)
             t.is_profile = true;
+        else if (strcmp(argv[i], "--trace") == 0)
+            t.is_trace = true;
         else if (strcmp(argv[i], "--long") == 0)
             t.is_long = true;
+        else if (strcmp(argv[i], "--endure") == 0)
+            t.is_endure = true;
         else if (strcmp(argv[i], "-m") == 0 && has_value)
             t.spec = argv[++i];
         else if (strcmp(argv[i], "--mask") == 0 && has_value)
@@ -218,10 +405,21 @@ int main(int argc, char **argv) {
         else
             return 2;
     }
-    if (!t.is_profile)
+    if (!t.is_profile && !t.is_trace && !t.is_endure)
         meter();
     bench_open(&t);
-    if (t.is_profile) { // one step of each kind
+    if (t.is_trace) {
+#ifdef LILY_CUDA_TRACE
+        trace(&t, 1, 256);
+        trace(&t, 1, 32768);
+        trace(&t, 32, 4096);
+#else
+        fprintf(stderr, "bench_cuda: this build has no trace: make CUDA_TRACE=1\n");
+        return 2;
+#endif
+    } else if (t.is_endure) {
+        endure(&t);
+    } else if (t.is_profile) { // one step of each kind
         prefill_time(&t, 4096);
         decode_time(&t, 1, 4096, 1);
     } else {
@@ -235,6 +433,7 @@ int main(int argc, char **argv) {
         prefill_row(&t, 512, 5);
         prefill_row(&t, 4096, 5);
         prefill_row(&t, 32768, 3);
+        prefix_row(&t, 32, 32768, 9);
     }
     backend_close(t.b);
     weights_close(t.w);

@@ -9,10 +9,14 @@
 #include "backend/backend.h"
 
 #include "backend/backend_table.h"
+#include "backend/meter.h"
 #include "base/checked.h"
 #include "base/mem.h"
+#include "base/sysmem.h"
 
 #include <string.h>
+
+enum { CHUNK_ROWS_CPU = 1024 }; // 32 rows an expert of 256 with 8 chosen
 
 static const char *const BACKEND_NAMES[BACKEND_N] = {"ref",  "ref64", "cpu",
                                                      "cuda", "metal", "auto"};
@@ -44,13 +48,13 @@ static const BackendTable *table_find(BackendKind kind) {
     }
 }
 
-/* The fastest kind that is there and was seen to be right on its device; the CUDA kernels were so
- * far checked in an emulation only, so they must be asked for by name. */
+/* What BACKEND_AUTO chooses from, fastest first. */
+static const BackendKind AUTO_ORDER[] = {BACKEND_METAL, BACKEND_CUDA, BACKEND_CPU};
+
 static BackendKind auto_kind(void) {
-    static const BackendKind order[] = {BACKEND_METAL, BACKEND_CPU};
-    for (size_t i = 0; i < COUNT_OF(order); i++)
-        if (backend_is_available(order[i], NULL, 0))
-            return order[i];
+    for (size_t i = 0; i < COUNT_OF(AUTO_ORDER); i++)
+        if (backend_is_available(AUTO_ORDER[i], NULL, 0))
+            return AUTO_ORDER[i];
     return BACKEND_REF;
 }
 
@@ -69,6 +73,31 @@ BackendKind backend_kind_find(const char *name) {
         if (strcmp(name, BACKEND_NAMES[k]) == 0)
             return (BackendKind)k;
     return BACKEND_N;
+}
+
+bool backend_auto_misses(BackendKind *kind, char *text, size_t size) {
+    for (size_t i = 0; i < COUNT_OF(AUTO_ORDER); i++) {
+        const BackendTable *table = table_find(AUTO_ORDER[i]);
+        if (!table)
+            continue;
+        if (backend_is_available(AUTO_ORDER[i], text, size))
+            return false; // it is the one that is chosen
+        if (!table->is_here || table->is_here()) {
+            *kind = AUTO_ORDER[i];
+            return true;
+        }
+    }
+    return false;
+}
+
+uint64_t backend_memory_free(BackendKind kind, int32_t device) {
+    const BackendTable *table = table_find(backend_kind_resolve(kind));
+    return table && table->memory_free ? table->memory_free(device) : sysmem_available();
+}
+
+int32_t backend_chunk_rows(BackendKind kind) {
+    const BackendTable *table = table_find(backend_kind_resolve(kind));
+    return table && table->chunk_rows ? table->chunk_rows : CHUNK_ROWS_CPU;
 }
 
 bool backend_is_available(BackendKind kind, char *text, size_t size) {
@@ -418,4 +447,39 @@ void backend_counters(const Backend *b, BackendCounters *out) {
     *out = (BackendCounters){0};
     if (b->table->counters)
         b->table->counters(b->self, out);
+}
+
+/* ---- where the time goes, and what there would be ---- */
+
+const char *backend_stage_name(BackendStageId id) {
+    static const char *const names[STAGE_N] = {
+        "embedding",     "gdn in", "gdn",        "gdn out",      "attention in", "attention",
+        "attention out", "router", "experts up", "experts down", "head",         "sampling"};
+    return id >= 0 && id < STAGE_N ? names[id] : "unknown";
+}
+
+void backend_profile_set(Backend *b, bool is_on) {
+    if (b->table->profile_set)
+        b->table->profile_set(b->self, is_on);
+}
+
+int backend_profile(const Backend *b, BackendStage *out, int max) {
+    return b->table->profile ? b->table->profile(b->self, out, max) : 0;
+}
+
+Status backend_meter(Backend *b, BackendMeter *out, size_t bytes, double seconds, Err *err) {
+    if (b->n_unfinished)
+        return err_set(err, STATUS_INVALID, "meter: %d steps are unfinished", b->n_unfinished);
+    if (b->table->meter)
+        return b->table->meter(b->self, out, err);
+    Pool *pool = NULL;
+    BackendMeter m = {0};
+    TRY(pool_open(&pool, b->plan.n_threads, err));
+    Status status = meter_read_gb_s(&m.read_gb_s, pool, bytes, err);
+    if (status == STATUS_OK) {
+        m.matrix_tflops = meter_matrix_tflops(pool, seconds, &m.unit);
+        *out = m;
+    }
+    pool_close(pool);
+    return status;
 }

@@ -126,8 +126,18 @@ BackendKind backend_kind_find(const char *name);
 bool backend_is_built(BackendKind kind);
 /* BACKEND_AUTO to the fastest kind that is available; others unchanged. */
 BackendKind backend_kind_resolve(BackendKind kind);
-/* Whether this binary has it and this machine can run it; the reason in text (may be NULL). */
+/* Whether this binary has it and this machine can run it; the reason, or what the device is, in
+ * text (may be NULL). */
 bool backend_is_available(BackendKind kind, char *text, size_t size);
+/* Whether BACKEND_AUTO passes over a device that this machine has and this binary could use, and
+ * why: an old driver, too low a compute capability. A machine without such a device misses nothing.
+ */
+bool backend_auto_misses(BackendKind *kind, char *text, size_t size);
+/* Bytes of memory that a device of this kind has free: the host's, or the card's own. 0: unknown.
+ */
+uint64_t backend_memory_free(BackendKind kind, int32_t device);
+/* Rows of a prompt in one step that suit a device of this kind: more make it hardly faster. */
+int32_t backend_chunk_rows(BackendKind kind);
 
 /* Sizes for a plan, before anything is allocated. */
 NODISCARD Status backend_needs(BackendNeeds *out, BackendKind kind, const Weights *w,
@@ -160,6 +170,52 @@ typedef struct BackendCounters {
     uint64_t n_expert_reads; // distinct (layer, expert) pairs of a step, summed over the steps
 } BackendCounters;
 void backend_counters(const Backend *b, BackendCounters *out);
+
+/* Parts of a step whose time a device may take apart. What a device does in the same breath counts
+ * where its loop ends: norms and the choice of experts with the stage that they feed. */
+typedef enum BackendStageId {
+    STAGE_EMBED,        // rows and tables of the step, embedding
+    STAGE_GDN_IN,       // first projections of a gated delta net layer
+    STAGE_GDN,          // convolution, delta rule, gated norm
+    STAGE_GDN_OUT,      // last projection
+    STAGE_ATTN_IN,      // the same three of an attention layer
+    STAGE_ATTN,         //
+    STAGE_ATTN_OUT,     //
+    STAGE_ROUTER,       // router, shared gate; in decode the shared expert's gate and up too
+    STAGE_EXPERTS_UP,   // gate and up of the chosen experts; in prefill the shared expert's too
+    STAGE_EXPERTS_DOWN, // down of the chosen and the shared expert, weighted sum
+    STAGE_HEAD,         // final norm, output head
+    STAGE_SAMPLE,       // verdicts, choice of ids
+    STAGE_N
+} BackendStageId;
+
+typedef struct BackendStage {
+    BatchPhase phase;
+    BackendStageId id;
+    double seconds; // since the profile was switched on
+    uint64_t n_runs;
+} BackendStage;
+
+const char *backend_stage_name(BackendStageId id);
+/* Switches the timing of stages off, or on from zero. */
+void backend_profile_set(Backend *b, bool is_on);
+/* The stages that ran while the profile was on, prefill before decode, in the order of the ids;
+ * returns how many (at most max are written). 0 where a device does not time them. */
+int backend_profile(const Backend *b, BackendStage *out, int max);
+
+/* What the device can do, measured now. */
+typedef struct BackendMeter {
+    double read_gb_s;     // bytes read from its memory, 1e9 a second
+    double matrix_tflops; // two operations for a multiply-add, 1e12 a second
+    const char *unit;     // which one; static text
+} BackendMeter;
+
+/* Measures the device's memory and its fastest unit for the products of the kernels.
+ * bytes    to read, of each CPU thread, and
+ * seconds  to multiply, each unit (a card does what suits it)
+ * Cost:    memory for what is read. No step may be unfinished (STATUS_INVALID). */
+NODISCARD Status backend_meter(Backend *b, BackendMeter *out, size_t bytes, double seconds,
+                               Err *err);
 
 /* Samplers: params and the ids that penalties count (prompt first). Every id sampled with it is
  * counted by the device itself. A sampler that was never set chooses greedily.

@@ -10,7 +10,7 @@
 
 #include "backend/backend.h"
 
-/* One backend. No member but is_available and counters may be NULL.
+/* One backend. is_available, is_here, memory_free, and counters and what follows it, may be NULL.
  *
  * The dispatcher guarantees:
  * - plan: max_rows, max_seqs, n_blocks, n_slots, max_ctx >= 1, n_samplers >= 0, max_logits in
@@ -29,9 +29,14 @@
  * open may keep nothing of w, plan (nor plan->mask) or progress; it may keep log. */
 typedef struct BackendTable {
     BackendKind kind;
+    int32_t chunk_rows; // what backend_chunk_rows says; 0: as the CPU
     /* Whether this machine can run it; writes the reason (or a short description) into text
      * [size], NUL-terminated. NULL: it always can. */
     bool (*is_available)(char *text, size_t size);
+    /* Whether the machine has such a device at all, usable or not. NULL: it has. */
+    bool (*is_here)(void);
+    /* Bytes of memory that the device has free, 0 when it does not say. NULL: the host's memory. */
+    uint64_t (*memory_free)(int32_t device);
     Status (*needs)(BackendNeeds *out, const Weights *w, const BackendPlan *plan, Err *err);
     Status (*open)(void **self, const Weights *w, const BackendPlan *plan, const Progress *progress,
                    const Log *log, Err *err);
@@ -50,6 +55,9 @@ typedef struct BackendTable {
     uint64_t (*block_host_bytes)(const void *self);
     Status (*slot_peek)(void *self, int32_t slot, int layer, double *s, double *window, Err *err);
     void (*counters)(const void *self, BackendCounters *out); // NULL: it does not count
+    void (*profile_set)(void *self, bool is_on);              // both or neither
+    int (*profile)(const void *self, BackendStage *out, int max);
+    Status (*meter)(void *self, BackendMeter *out, Err *err); // NULL: it runs on the host's CPUs
 } BackendTable;
 
 /* Defined by ref/ref.c, ref/ref64.c and cpu/cpu.c. */

@@ -10,15 +10,35 @@
 
 #include "base/pool.h"
 
-/* Bytes per second in units of 1e9 that all members read together from memory: the best of 1, 4
- * and 8 streams a thread, each over at least `bytes_per_thread` of huge pages.
+#include <stdbool.h>
+
+/* Bytes per second in units of 1e9 that all members read together from memory: the best of one
+ * stream a thread, one with prefetches, four and eight, each over `bytes_per_thread` (at least 16
+ * MiB, rounded up to 2 MiB) of huge pages.
  *
- * Returns STATUS_MEMORY when the pages cannot be had. Cost: three passes over the memory and one to
+ * Returns STATUS_MEMORY when the pages cannot be had. Cost: four passes over the memory and one to
  * fill it. */
 NODISCARD Status meter_read_gb_s(double *out, Pool *pool, size_t bytes_per_thread, Err *err);
 
-/* Multiply-adds per second, two operations each, in units of 1e12, that all members do in
- * registers for `seconds`, on the fastest unit for bf16 or f32 that this CPU has; unit names it. */
+/* A unit for products, as a loop over registers. */
+typedef struct MeterUnit {
+    const char *name;
+    double (*run)(int64_t n); // n rounds; the multiply-adds done, exact up to 2^24 of one lane
+    double n_multiply_adds;   // of a round
+    bool (*is_here)(void);    // NULL: always
+    bool (*is_outdone)(void); // a wider one of its kind is here; NULL: there is none
+} MeterUnit;
+
+/* Unit i of those that this CPU has; NULL: there are no more. */
+const MeterUnit *meter_unit(int i);
+
+/* Operations per second in units of 1e12, two for a multiply-add, that all members do for
+ * `seconds`. */
+double meter_unit_tflops(Pool *pool, const MeterUnit *unit, double seconds);
+
+/* The fastest unit that this CPU has for the products of any kernel, `seconds` each: f32, bf16, and
+ * pairs of 16-bit integers, whose multiply-adds count as what they replace, one of f32 each. unit
+ * names it. */
 double meter_matrix_tflops(Pool *pool, double seconds, const char **unit);
 
 #endif

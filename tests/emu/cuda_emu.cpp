@@ -15,12 +15,29 @@ namespace {
 
 // An odd number of cache lines, so that stacks do not all fall into the same sets.
 enum { STACK = (128 << 10) + 320, MAX_THREADS = 1024, DYN_MAX = 256 << 10 };
-enum State { READY, AT_WARP, AT_BLOCK, DONE };
+enum State { READY, AT_WARP, AT_BLOCK, AT_GATE, DONE };
 
 struct Copy {
     void *to;
     const void *from;
     bool is_there;
+};
+
+struct Wgmma {
+    float *d;
+    const uint32_t *a;
+    const char *b;
+    int n;
+    uint32_t a_then[4];
+    std::vector<uint16_t> b_then; // [n, 16] of lane 0
+    const char *a_tile;           // not NULL: A in shared memory
+    bool is_turned;               // rows of b are inputs
+    std::vector<uint16_t> a_tile_then;
+};
+
+struct Gated {
+    std::vector<Copy> copies;
+    uint64_t *gate;
 };
 
 struct Fiber {
@@ -34,12 +51,15 @@ struct Fiber {
     void *sp;
     std::vector<std::vector<Copy>> groups;
     std::vector<Copy> open;
+    std::vector<Gated> gated;
+    std::vector<std::vector<Wgmma>> wg_groups;
+    std::vector<Wgmma> wg_open;
 };
 
 Fiber fibers[MAX_THREADS];
 Fiber *now;
 char *stacks;
-int order, n_threads;
+int order, n_threads, n_arrivals;
 const std::function<void()> *work;
 alignas(128) unsigned char dyn[DYN_MAX];
 
@@ -176,6 +196,92 @@ void mma_tf32_warp(Fiber *w) {
     tiles_give_c(t, w);
 }
 
+/* Row `row` of 16 inputs at b: piece p of a row of 128 bytes lies at p ^ row % 8. */
+const char *wgmma_piece(const char *b, int row, int half) {
+    uintptr_t at = reinterpret_cast<uintptr_t>(b) + (uintptr_t)row * 128 + (uintptr_t)half * 16;
+    return reinterpret_cast<const char *>(at ^ ((at >> 7 & 7) << 4));
+}
+void wgmma_load(uint16_t *out, const char *b, int n) {
+    for (int row = 0; row < n; row++)
+        for (int half = 0; half < 2; half++)
+            memcpy(out + row * 16 + half * 8, wgmma_piece(b, row, half), 16);
+}
+
+/* b as 16 rows of 64 columns. */
+void wgmma_load_turned(uint16_t *out, const char *b) {
+    for (int k = 0; k < 16; k++)
+        for (int piece = 0; piece < 8; piece++)
+            for (int e = 0; e < 8; e++)
+                memcpy(out + (piece * 8 + e) * 16 + k, wgmma_piece(b, k, piece) + 2 * e, 2);
+}
+std::vector<uint16_t> wgmma_b(const Wgmma &m) {
+    std::vector<uint16_t> out((size_t)m.n * 16);
+    if (m.is_turned)
+        wgmma_load_turned(out.data(), m.b);
+    else
+        wgmma_load(out.data(), m.b, m.n);
+    return out;
+}
+/* Pairs of a lane's A operand from a tile of 64 rows. */
+void wgmma_a(uint32_t a[4], const std::vector<uint16_t> &tile, int thread) {
+    for (int r = 0; r < 4; r++) {
+        int row = thread / 32 % 4 * 16 + thread % 32 / 4 + r % 2 * 8;
+        memcpy(&a[r], &tile[(size_t)(row * 16 + r / 2 * 8 + thread % 4 * 2)], 4);
+    }
+}
+
+/* Operation i of group g of the 32 lanes of a warp. */
+void wgmma_warp(Fiber *w, size_t g, size_t i) {
+    static float a[16][16], b[16][256], c[16][256];
+    const Wgmma &one = w[0].wg_groups[g][i];
+    std::vector<uint16_t> now = wgmma_b(one), tile(64 * 16);
+    if (one.a_tile)
+        wgmma_load(tile.data(), one.a_tile, 64);
+    if (now != one.b_then || (one.a_tile && tile != one.a_tile_then))
+        wrong("shared memory of a matrix instruction in flight was written");
+    for (int row = 0; row < one.n; row++)
+        for (int k = 0; k < 16; k++)
+            b[k][row] = emu_from_bf16(now[(size_t)row * 16 + (size_t)k]);
+    for (int lane = 0; lane < 32; lane++) {
+        const Wgmma &m = w[lane].wg_groups[g][i];
+        uint32_t pairs[4];
+        if (one.a_tile)
+            wgmma_a(pairs, tile, w[lane].id);
+        else
+            memcpy(pairs, m.a, sizeof pairs);
+        if (!one.a_tile && memcmp(pairs, m.a_then, sizeof m.a_then))
+            wrong("operands of a matrix instruction in flight were written");
+        if (m.b != one.b || m.n != one.n || m.a_tile != one.a_tile || m.is_turned != one.is_turned)
+            wrong("lanes of a warp differ in a matrix instruction");
+        for (int r = 0; r < 4; r++)
+            for (int e = 0; e < 2; e++)
+                a[lane / 4 + r % 2 * 8][r / 2 * 8 + lane % 4 * 2 + e] =
+                    emu_from_bf16(pairs[r] >> 16 * e & 0xffff);
+        for (int j = 0; j < one.n / 2; j++)
+            c[lane / 4 + j / 2 % 2 * 8][j / 4 * 8 + lane % 4 * 2 + j % 2] = m.d[j];
+    }
+    for (int row = 0; row < 16; row++)
+        for (int k = 0; k < 16; k++)
+            for (int col = 0; col < one.n; col++)
+                c[row][col] += a[row][k] * b[k][col];
+    for (int lane = 0; lane < 32; lane++)
+        for (int j = 0; j < one.n / 2; j++)
+            w[lane].wg_groups[g][i].d[j] =
+                c[lane / 4 + j / 2 % 2 * 8][j / 4 * 8 + lane % 4 * 2 + j % 2];
+}
+
+void wgmma_wait_warp(Fiber *w, size_t keep) {
+    for (int lane = 1; lane < 32; lane++)
+        if (w[lane].wg_groups.size() != w[0].wg_groups.size())
+            wrong("lanes of a warp differ in matrix instructions");
+    while (w[0].wg_groups.size() > keep) {
+        for (size_t i = 0; i < w[0].wg_groups[0].size(); i++)
+            wgmma_warp(w, 0, i);
+        for (int lane = 0; lane < 32; lane++)
+            w[lane].wg_groups.erase(w[lane].wg_groups.begin());
+    }
+}
+
 void load_matrix_warp(Fiber *w, bool is_transposed) {
     for (int lane = 0; lane < 32; lane++)
         if (reinterpret_cast<uintptr_t>(w[lane].in) % 16)
@@ -237,6 +343,7 @@ void collective_warp(Fiber *w) {
     case EMU_MMA_S8: mma_s8_warp(w); break;
     case EMU_MMA_BF16: mma_bf16_warp(w); break;
     case EMU_MMA_TF32: mma_tf32_warp(w); break;
+    case EMU_WGMMA_WAIT: wgmma_wait_warp(w, (size_t)w[0].arg); break;
     case EMU_LOAD_MATRIX:
     case EMU_LOAD_MATRIX_T: load_matrix_warp(w, op == EMU_LOAD_MATRIX_T); break;
     default: exchange_warp(w, op);
@@ -245,10 +352,32 @@ void collective_warp(Fiber *w) {
         w[lane].state = READY;
 }
 
+void copy_land(const Copy &c) {
+    if (c.is_there)
+        memcpy(c.to, c.from, 16);
+    else
+        memset(c.to, 0, 16);
+}
+
+/* The oldest copies of every thread that arrive at a gate; whether there were any. */
+bool gated_land() {
+    bool is_any = false;
+    for (int i = 0; i < n_threads; i++) {
+        if (fibers[i].gated.empty())
+            continue;
+        for (const Copy &c : fibers[i].gated.front().copies)
+            copy_land(c);
+        emu_gate_arrive(fibers[i].gated.front().gate);
+        fibers[i].gated.erase(fibers[i].gated.begin());
+        is_any = true;
+    }
+    return is_any;
+}
+
 /* Runs the lanes of a warp until all wait at the block's barrier or have ended. */
 void warp_run(Fiber *w) {
     for (;;) {
-        int n_warp = 0, n_ready = 0;
+        int n_warp = 0, n_ready = 0, n_gate = 0;
         for (int i = 0; i < 32; i++) {
             Fiber *f = &w[order ? 31 - i : i];
             if (f->state == READY)
@@ -257,10 +386,11 @@ void warp_run(Fiber *w) {
         for (int i = 0; i < 32; i++) {
             n_warp += w[i].state == AT_WARP;
             n_ready += w[i].state == READY;
+            n_gate += w[i].state == AT_GATE;
         }
         if (n_ready)
             continue;
-        if (n_warp == 0)
+        if (n_warp == 0 || n_gate)
             return;
         if (n_warp != 32)
             wrong("some lanes of a warp are missing at a collective");
@@ -274,36 +404,41 @@ void block_run() {
         fibers[i].state = READY;
         fibers[i].groups.clear();
         fibers[i].open.clear();
+        fibers[i].gated.clear();
+        fibers[i].wg_groups.clear();
+        fibers[i].wg_open.clear();
         fiber_start(&fibers[i]);
     }
     int n_warps = n_threads / 32;
     for (;;) {
-        int n_done = 0, n_barrier = 0;
+        int n_done = 0, n_barrier = 0, n_gate = 0;
+        n_arrivals = 0;
         for (int i = 0; i < n_warps; i++)
             warp_run(&fibers[32 * (order ? n_warps - 1 - i : i)]);
         for (int i = 0; i < n_threads; i++) {
             n_done += fibers[i].state == DONE;
             n_barrier += fibers[i].state == AT_BLOCK;
+            n_gate += fibers[i].state == AT_GATE;
         }
         if (n_done == n_threads)
-            return;
-        if (n_done + n_barrier != n_threads)
+            break;
+        if (n_done + n_barrier + n_gate != n_threads || (n_gate && !n_arrivals && !gated_land()))
             wrong("a block cannot go on");
-        if (n_done)
+        if (n_done && n_barrier && !n_gate)
             wrong("some threads of a block are missing at its barrier");
         for (int i = 0; i < n_threads; i++)
-            fibers[i].state = READY;
+            if (fibers[i].state == AT_GATE || (fibers[i].state == AT_BLOCK && !n_gate))
+                fibers[i].state = READY;
     }
+    for (int i = 0; i < n_threads; i++)
+        if (!fibers[i].wg_groups.empty() || !fibers[i].wg_open.empty())
+            wrong("a thread ends with a matrix instruction in flight");
 }
 
 void copies_land(Fiber *f, size_t keep) {
     while (f->groups.size() > keep) {
-        for (const Copy &c : f->groups.front()) {
-            if (c.is_there)
-                memcpy(c.to, c.from, 16);
-            else
-                memset(c.to, 0, 16);
-        }
+        for (const Copy &c : f->groups.front())
+            copy_land(c);
         f->groups.erase(f->groups.begin());
     }
 }
@@ -340,6 +475,61 @@ void emu_copy_commit() {
 }
 void emu_copy_wait(int n) { copies_land(now, (size_t)n); }
 
+void emu_wgmma(float *d, const uint32_t *a, const char *b, int n) {
+    Wgmma m = {d, a, b, n, {a[0], a[1], a[2], a[3]}, {}, nullptr, false, {}};
+    if (now->id % 32 == 0)
+        m.b_then = wgmma_b(m);
+    now->wg_open.push_back(m);
+}
+void emu_wgmma_shared(float *d, const char *a, const char *b) {
+    Wgmma m = {d, nullptr, b, 64, {0, 0, 0, 0}, {}, a, false, std::vector<uint16_t>(64 * 16)};
+    if (now->id % 32 == 0) {
+        m.b_then = wgmma_b(m);
+        wgmma_load(m.a_tile_then.data(), a, 64);
+    }
+    now->wg_open.push_back(m);
+}
+void emu_wgmma_turned(float *d, const uint32_t *a, const char *b) {
+    Wgmma m = {d, a, b, 64, {a[0], a[1], a[2], a[3]}, {}, nullptr, true, {}};
+    if (now->id % 32 == 0)
+        m.b_then = wgmma_b(m);
+    now->wg_open.push_back(m);
+}
+void emu_wgmma_commit() {
+    now->wg_groups.push_back(now->wg_open);
+    now->wg_open.clear();
+}
+
+void emu_gate_init(uint64_t *gate, int n) { *gate = (uint64_t)n << 32 | (uint32_t)n; }
+void emu_gate_arrive(uint64_t *gate) {
+    uint32_t left = (uint32_t)*gate, all = *gate >> 32 & 0xfffff, opened = *gate >> 56;
+    if (all == 0 || left == 0 || left > all)
+        wrong("an arrival at no gate");
+    if (--left == 0) {
+        left = all;
+        opened++;
+    }
+    *gate = (uint64_t)opened << 56 | (uint64_t)all << 32 | left;
+    n_arrivals++;
+}
+void emu_gate_arrive_copies(uint64_t *gate) {
+    if (order) { // at once
+        for (const Copy &c : now->open)
+            copy_land(c);
+        emu_gate_arrive(gate);
+    } else {
+        now->gated.push_back({now->open, gate});
+    }
+    now->open.clear();
+}
+/* As the card: waits while the opening under way has the same parity as `round`. */
+void emu_gate_wait(const uint64_t *gate, int round) {
+    while ((int)(*gate >> 56 & 1) == (round & 1)) {
+        now->state = AT_GATE;
+        leave();
+    }
+}
+
 void emu_run(dim3 grid, int block, size_t shared, const std::function<void()> &body) {
     if (!stacks)
         stacks =
@@ -364,13 +554,28 @@ void emu_run(dim3 grid, int block, size_t shared, const std::function<void()> &b
 /* ---- runtime calls ---- */
 
 extern "C" {
+/* The machine: cards, the driver's version (0: none), compute capability, free bytes of memory. */
+int emu_n_devices = 1, emu_driver = CUDART_VERSION, emu_compute = 90;
+size_t emu_memory = (size_t)4 << 30;
+
 cudaError_t cudaGetDeviceCount(int *n) {
-    *n = 1;
+    if (emu_driver < CUDART_VERSION)
+        return cudaErrorInsufficientDriver;
+    *n = emu_n_devices;
+    return *n ? cudaSuccess : cudaErrorNoDevice;
+}
+cudaError_t cudaDriverGetVersion(int *version) {
+    *version = emu_driver;
+    return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int *device) {
+    *device = 0;
     return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int device) { return device == 0 ? cudaSuccess : cudaErrorInvalidValue; }
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int) {
-    *value = attr == cudaDevAttrComputeCapabilityMajor         ? 9
+    *value = attr == cudaDevAttrComputeCapabilityMajor         ? emu_compute / 10
+             : attr == cudaDevAttrComputeCapabilityMinor       ? emu_compute % 10
              : attr == cudaDevAttrMultiProcessorCount          ? 4
              : attr == cudaDevAttrMaxSharedMemoryPerBlockOptin ? 227 << 10
                                                                : 0;
@@ -383,7 +588,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int) {
     return cudaSuccess;
 }
 cudaError_t cudaMemGetInfo(size_t *free, size_t *total) {
-    *free = *total = (size_t)4 << 30;
+    *free = *total = emu_memory;
     return cudaSuccess;
 }
 const char *cudaGetErrorString(cudaError_t e) { return e ? "an emulated failure" : "no error"; }
@@ -421,7 +626,10 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned) {
     return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+/* The card is lost: whoever waits for it is told. */
+int emu_is_lost = 0;
+static cudaError_t emu_wait(void) { return emu_is_lost ? cudaErrorLaunchFailure : cudaSuccess; }
+cudaError_t cudaStreamSynchronize(cudaStream_t) { return emu_wait(); }
 cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned) {
     *e = reinterpret_cast<cudaEvent_t>(16);
@@ -429,7 +637,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned) {
 }
 cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
 cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaEventSynchronize(cudaEvent_t) { return emu_wait(); }
 /* There are no graphs: the backend must do without them when capture is refused. */
 cudaError_t cudaStreamBeginCapture(cudaStream_t, enum cudaStreamCaptureMode) {
     return cudaErrorInvalidValue;

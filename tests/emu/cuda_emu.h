@@ -2,8 +2,9 @@
 /* cuda_emu.h - enough of CUDA C++ to run the backend's kernels on the CPU: one block after the
  * other, every thread of a block a fiber, warps and blocks meeting at their barriers. Matrix
  * instructions are computed from the lanes' registers as the PTX manual lays them out;
- * asynchronous copies land only when they are waited for; the order of warps and lanes can be
- * turned round, so that a missing barrier shows as a different result.
+ * asynchronous copies land only when they are waited for (those behind a gate when nothing else can
+ * go on), and asynchronous matrix instructions are made when they are waited for; the order of
+ * warps and lanes can be turned round, so that a missing barrier shows as a different result.
  *
  * Owns:     nothing.  Thread: one. */
 #ifndef LILY_EMU_CUDA_EMU_H
@@ -74,7 +75,8 @@ enum EmuOp {
     EMU_MMA_TF32,
     EMU_LOAD_MATRIX,
     EMU_LOAD_MATRIX_T,
-    EMU_TRANSPOSE
+    EMU_TRANSPOSE,
+    EMU_WGMMA_WAIT
 };
 void emu_collective(EmuOp op, const void *in, void *out, int arg);
 void emu_barrier();
@@ -82,7 +84,20 @@ void emu_copy_async(void *to, const void *from, bool is_there);
 void emu_copy_commit();
 void emu_copy_wait(int n);
 void emu_run(dim3 grid, int block, size_t shared, const std::function<void()> &body);
-/* 0: ascending; 1: descending warps and lanes. */
+/* A matrix instruction in flight: operands are compared with what they were when it was begun, and
+ * the sum is made, when it is waited for. b: row 0 of 16 inputs in a tile with exchanged pieces. */
+void emu_wgmma(float *d, const uint32_t *a, const char *b, int n);
+/* The same for 64 columns with A, 64 rows, in such a tile; and with b as 16 rows of 64 columns. */
+void emu_wgmma_shared(float *d, const char *a, const char *b);
+void emu_wgmma_turned(float *d, const uint32_t *a, const char *b);
+void emu_wgmma_commit();
+/* Gates: the low half counts arrivals left, the next 20 bits how many open it, the last 8 openings
+ * (mod 256). Copies that arrive land as late as possible: when no thread can go on. */
+void emu_gate_init(uint64_t *gate, int n);
+void emu_gate_arrive(uint64_t *gate);
+void emu_gate_arrive_copies(uint64_t *gate);
+void emu_gate_wait(const uint64_t *gate, int round);
+/* 0: ascending; 1: descending warps and lanes, and copies behind gates land at once. */
 extern "C" void emu_set_order(int order);
 
 #define __syncthreads() emu_barrier()
@@ -142,6 +157,11 @@ static inline int atomicAdd(int *p, int v) {
     *p = old + v;
     return old;
 }
+static inline float atomicAdd(float *p, float v) {
+    float old = *p;
+    *p = old + v;
+    return old;
+}
 static inline void __threadfence() {}
 template <typename T> static inline T __ldcg(const T *p) { return *p; }
 
@@ -164,6 +184,10 @@ static inline uint32_t fma_bf16x2(uint32_t a, uint32_t b, uint32_t c) {
     }
     return r;
 }
+static inline uint32_t and_or(uint32_t x, uint32_t mask, uint32_t rest) {
+    return (x & mask) | rest;
+}
+static inline float exp2_near(float x) { return x < -126.0f ? 0.0f : exp2f(x); }
 static inline uint32_t to_tf32(float x) {
     uint32_t u = __float_as_uint(x);
     return (u & 0x7f800000u) == 0x7f800000u ? u : (u + 0x1000u) & 0xffffe000u;
@@ -187,6 +211,34 @@ static inline void mma_tf32(float c[4], const uint32_t a[4], const uint32_t b[2]
     memcpy(m.c, c, 16);
     emu_collective(EMU_MMA_TF32, &m, c, 0);
 }
+
+typedef const char *WgTile;
+static inline WgTile wgmma_tile(const void *p) { return static_cast<WgTile>(p); }
+static inline WgTile wgmma_step(WgTile b, int step) { return b + 32 * step; }
+static inline void wgmma_fence() {}
+static inline void wgmma_publish() {}
+static inline void wgmma_commit() { emu_wgmma_commit(); }
+template <int N> static inline void wgmma_wait() {
+    emu_collective(EMU_WGMMA_WAIT, nullptr, nullptr, N);
+}
+template <int M, int N> static inline void wgmma_finish(float (&)[M][N]) { wgmma_wait<0>(); }
+template <int N> static inline void wgmma(float *d, const uint32_t *a, WgTile b) {
+    emu_wgmma(d, a, b, N);
+}
+template <int M, int N> static inline void wgmma_hold(float (&)[M][N]) {}
+static inline WgTile wgmma_tile_turned(const void *p) { return static_cast<WgTile>(p); }
+static inline void wgmma_shared(float *d, WgTile a, WgTile b) { emu_wgmma_shared(d, a, b); }
+static inline void wgmma_turned(float *d, const uint32_t *a, WgTile b) {
+    emu_wgmma_turned(d, a, b);
+}
+template <int N> static inline void registers_take() {}
+template <int N> static inline void registers_give() {}
+typedef uint64_t Gate;
+static inline void gate_init(Gate *g, int n) { emu_gate_init(g, n); }
+static inline void gate_arrive(Gate *g) { emu_gate_arrive(g); }
+static inline void gate_arrive_copies(Gate *g) { emu_gate_arrive_copies(g); }
+static inline void gate_wait(Gate *g, int round) { emu_gate_wait(g, round); }
+
 typedef const char *SharedAt;
 static inline SharedAt shared_place(const void *p) { return static_cast<SharedAt>(p); }
 static inline void load_matrix(uint32_t r[4], SharedAt p) {

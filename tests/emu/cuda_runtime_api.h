@@ -15,12 +15,15 @@ typedef enum cudaError {
     cudaErrorMemoryAllocation = 2,
     cudaErrorInsufficientDriver = 35,
     cudaErrorNoDevice = 100,
+    cudaErrorLaunchFailure = 719,
 } cudaError_t;
 
 typedef struct EmuStream *cudaStream_t;
 typedef struct EmuEvent *cudaEvent_t;
 typedef struct EmuGraph *cudaGraph_t;
 typedef struct EmuGraph *cudaGraphExec_t;
+
+enum { CUDART_VERSION = 12040 };
 
 enum cudaMemcpyKind {
     cudaMemcpyHostToHost,
@@ -46,6 +49,8 @@ struct cudaDeviceProp {
 extern "C" {
 #endif
 cudaError_t cudaGetDeviceCount(int *n);
+cudaError_t cudaDriverGetVersion(int *version);
+cudaError_t cudaGetDevice(int *device);
 cudaError_t cudaSetDevice(int device);
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int device);
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device);

@@ -47,9 +47,14 @@ static int teardown(void **state) {
     return 0;
 }
 
+/* Masked for every device of the checks: the main program runs them once for each column. */
+static const char *column_mask;
+
 /* One thread: an emulated card runs in the caller's. */
 static void device(OracleDevice *d, const Fixture *f, const char *mask) {
-    oracle_device_open(d, f->o.weights, BACKEND_CUDA, (BackendPlan){.n_threads = 1, .mask = mask});
+    char both[64];
+    snprintf(both, sizeof both, "%s,%s", mask ? mask : "", column_mask ? column_mask : "");
+    oracle_device_open(d, f->o.weights, BACKEND_CUDA, (BackendPlan){.n_threads = 1, .mask = both});
 }
 
 /* Logits behind a prompt and behind n_more decoded ids, [1 + n_more, V]. */

@@ -54,6 +54,20 @@ static void absent_backends_say_so(void **state) {
     backend_close(NULL);
 }
 
+/* What a device needs to be planned for, and what `auto` comes to where there is no card. */
+static void facts_of_a_kind(void **state) {
+    UNUSED(state);
+    char text[256] = "";
+    BackendKind kind = backend_kind_resolve(BACKEND_AUTO);
+    bool has_card = backend_is_available(BACKEND_CUDA, text, sizeof text);
+    assert_int_equal(kind, has_card ? BACKEND_CUDA : BACKEND_CPU);
+    assert_true(has_card || backend_chunk_rows(BACKEND_AUTO) == 1024);
+    assert_int_equal(backend_chunk_rows(BACKEND_REF), 1024);
+    assert_true(backend_memory_free(BACKEND_CPU, 0) > 0);
+    if (!backend_is_built(BACKEND_CUDA))
+        assert_false(backend_auto_misses(&kind, text, sizeof text));
+}
+
 static void facts_of_an_opened_backend(void **state) {
     Fixture *f = *state;
     assert_int_equal(backend_kind(f->d.b), BACKEND_REF);
@@ -274,12 +288,106 @@ static void numbers_out_of_range_are_refused(void **state) {
     assert_non_null(strstr(err.text, "temperature"));
 }
 
+static void a_backend_that_times_no_stages_says_none(void **state) {
+    Fixture *f = *state;
+    BackendStage stages[4];
+    backend_profile_set(f->d.b, true);
+    OracleSeq s = oracle_seq(0);
+    oracle_prefill(&f->d, &s, (const int32_t[]){1, 2, 3}, 3, 64, WANT_NOTHING, NULL);
+    assert_int_equal(backend_profile(f->d.b, stages, 4), 0);
+    assert_string_equal(backend_stage_name(STAGE_GDN_IN), "gdn in");
+    assert_string_equal(backend_stage_name(STAGE_SAMPLE), "sampling");
+    assert_string_equal(backend_stage_name(STAGE_N), "unknown");
+}
+
+/* Runs 3 rows of prompt and two decoded rows; returns the stages that were timed. */
+static int stages_of_a_run(OracleDevice *d, BackendStage *out, int max) {
+    OracleSeq s = oracle_seq(0);
+    oracle_prefill(d, &s, (const int32_t[]){1, 2, 3}, 3, 64, WANT_NOTHING, NULL);
+    free(oracle_decode(d, &s, 4));
+    free(oracle_decode(d, &s, 5));
+    return backend_profile(d->b, out, max);
+}
+
+static void cpu_times_every_stage_of_both_phases_while_it_is_told_to(void **state) {
+    Fixture *f = *state;
+    OracleDevice d;
+    BackendStage stages[2 * STAGE_N];
+    oracle_device_open(&d, f->o.weights, BACKEND_CPU, (BackendPlan){.n_threads = 2});
+    assert_int_equal(stages_of_a_run(&d, stages, 2 * STAGE_N), 0);
+    backend_profile_set(d.b, true);
+    // the head of the prompt is not wanted; all the rest ran
+    int n = stages_of_a_run(&d, stages, 2 * STAGE_N);
+    assert_int_equal(n, 2 * STAGE_N - 1);
+    int n_gdn = f->o.c->n_layers - config_n_attn_layers(f->o.c);
+    for (int i = 0; i < n; i++) {
+        int n_steps = stages[i].phase == PHASE_DECODE ? 2 : 1;
+        bool is_gdn = stages[i].id >= STAGE_GDN_IN && stages[i].id <= STAGE_GDN_OUT;
+        bool is_attn = stages[i].id >= STAGE_ATTN_IN && stages[i].id <= STAGE_ATTN_OUT;
+        bool is_once = stages[i].id == STAGE_EMBED || stages[i].id == STAGE_HEAD ||
+                       stages[i].id == STAGE_SAMPLE;
+        int n_layers = is_once   ? 1
+                       : is_gdn  ? n_gdn
+                       : is_attn ? f->o.c->n_layers - n_gdn
+                                 : f->o.c->n_layers;
+        if (stages[i].n_runs != (uint64_t)(n_steps * n_layers))
+            fail_msg("%s: expected %d runs, found %d", backend_stage_name(stages[i].id),
+                     n_steps * n_layers, (int)stages[i].n_runs);
+        assert_true(stages[i].seconds >= 0 && stages[i].seconds < 60);
+        if (i > 0)
+            assert_true(stages[i].phase > stages[i - 1].phase || stages[i].id > stages[i - 1].id);
+    }
+    stages[3].n_runs = 77;
+    assert_int_equal(backend_profile(d.b, stages, 3), n); // no more are written than there is room
+    assert_int_equal(stages[3].n_runs, 77);
+    backend_profile_set(d.b, true); // anew
+    assert_int_equal(backend_profile(d.b, stages, 1), 0);
+    backend_profile_set(d.b, false);
+    assert_int_equal(stages_of_a_run(&d, stages, 1), 0);
+    oracle_device_close(&d);
+}
+
+static void a_profile_changes_no_bit(void **state) {
+    Fixture *f = *state;
+    float *logits[2];
+    size_t n = (size_t)f->o.c->vocab;
+    for (int i = 0; i < 2; i++) {
+        OracleDevice d;
+        oracle_device_open(&d, f->o.weights, BACKEND_CPU, (BackendPlan){.n_threads = 2});
+        backend_profile_set(d.b, i == 1);
+        OracleSeq s = oracle_seq(0);
+        oracle_prefill(&d, &s, (const int32_t[]){1, 2, 3}, 3, 64, WANT_NOTHING, NULL);
+        logits[i] = oracle_decode(&d, &s, 4);
+        oracle_device_close(&d);
+    }
+    assert_memory_equal(logits[0], logits[1], n * sizeof(float));
+    free(logits[0]);
+    free(logits[1]);
+}
+
+static void the_meter_waits_for_no_step(void **state) {
+    Fixture *f = *state;
+    BackendMeter m = {0};
+    BatchResult r;
+    Err refused = {0};
+    ORACLE_OK(backend_meter(f->d.b, &m, 16 << 20, 0.001, err));
+    assert_true(m.read_gb_s > 0 && m.matrix_tflops > 0 && m.unit[0]);
+    OracleSeq s = oracle_seq(0);
+    BatchSeq part = oracle_part(&s, PHASE_PREFILL, 0, 1, WANT_NOTHING);
+    Batch batch = {.n_seqs = 1, .seqs = &part, .n_rows = 1, .ids = (const int32_t[]){1}};
+    ORACLE_OK(backend_submit(f->d.b, &batch, err));
+    assert_int_equal(backend_meter(f->d.b, &m, 16 << 20, 0.001, &refused), STATUS_INVALID);
+    assert_string_equal(refused.text, "meter: 1 steps are unfinished");
+    ORACLE_OK(backend_wait(f->d.b, &r, err));
+}
+
 #define WITH(test)                                                                                 \
     { #test, test, setup, teardown, NULL }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names_go_both_ways),
+        cmocka_unit_test(facts_of_a_kind),
         WITH(absent_backends_say_so),
         WITH(facts_of_an_opened_backend),
         WITH(bad_plans_are_refused_by_field),
@@ -289,6 +397,10 @@ int main(void) {
         WITH(carry_needs_a_sampled_sequence_of_the_step_before),
         WITH(wait_without_a_step_is_refused),
         WITH(numbers_out_of_range_are_refused),
+        WITH(a_backend_that_times_no_stages_says_none),
+        WITH(cpu_times_every_stage_of_both_phases_while_it_is_told_to),
+        WITH(a_profile_changes_no_bit),
+        WITH(the_meter_waits_for_no_step),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,6 +2,11 @@
 /* test_cuda_device.c - the CUDA backend on a card: what cuda_checks.h lists, and graphs. Skipped by
  * name where there is no card, or where the build has no CUDA. */
 #include "cuda_checks.h"
+#ifdef LILY_HAS_CUDA
+#include "cuda_attn_checks.h"
+#include "cuda_delta_checks.h"
+#include "cuda_matmul_checks.h"
+#endif
 
 /* C8: a replayed graph and kernels started one by one, chained or not, give the same bits. */
 static void C8_graph_and_eager_are_equal(void **state) {
@@ -33,8 +38,16 @@ int main(int argc, char **argv) {
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
+#ifdef LILY_HAS_CUDA
+        cmocka_unit_test(attention_tiles_agree_with_double),
+        cmocka_unit_test(delta_rule_agrees_with_the_token_loop),
+        CUDA_MATMUL_CHECKS,
+#endif
         CUDA_CHECKS,
         BOTH(C8_graph_and_eager_are_equal),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const struct CMUnitTest sm80[] = {CUDA_CHECKS};
+    int n_failed = cmocka_run_group_tests_name("sm90a", tests, NULL, NULL);
+    column_mask = "sm90a"; // on cards that lack it, the same again
+    return n_failed + cmocka_run_group_tests_name("sm80", sm80, NULL, NULL);
 }

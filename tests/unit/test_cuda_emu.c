@@ -2,10 +2,15 @@
 /* test_cuda_emu.c - the CUDA backend, kernels and all, run on the CPU: what cuda_checks.h lists. */
 #ifdef LILY_CUDA_EMU
 
+#include "cuda_attn_checks.h"
 #include "cuda_checks.h"
+#include "cuda_delta_checks.h"
+#include "cuda_matmul_checks.h"
+#include "engine/engine.h"
 
 void emu_set_order(int order);
-extern int emu_fail_after;
+extern int emu_is_lost, emu_fail_after, emu_n_devices, emu_driver, emu_compute;
+extern size_t emu_memory;
 
 /* Warps and lanes in descending order give the same bits: no kernel relies on which comes first. */
 static void order_of_threads_changes_nothing(void **state) {
@@ -21,6 +26,13 @@ static void order_of_threads_changes_nothing(void **state) {
     free(got);
     free(want);
     oracle_device_close(&d);
+}
+
+static void products_agree_in_the_other_order(void **state) {
+    emu_set_order(1);
+    products_agree_with_double(state);
+    grouped_products_agree(state);
+    emu_set_order(0);
 }
 
 /* Every allocation on the card fails once: a plain error, and nothing is left behind. */
@@ -51,12 +63,119 @@ static void missing_device_memory_is_told(void **state) {
     assert_int_equal(n_failed, 7); // logits that cannot be pinned lie in ordinary pages
 }
 
+/* A card that is lost while a step runs: that step fails, every later call tells the same, and
+ * nothing hangs or is left behind. */
+static void a_lost_card_is_told_from_then_on(void **state) {
+    Fixture *f = *state;
+    OracleDevice d;
+    device(&d, f, NULL);
+    int32_t blocks[] = {0};
+    BatchSeq part = {.phase = PHASE_PREFILL, .n_rows = 3, .blocks = blocks, .sampler = -1};
+    Batch batch = {.n_seqs = 1, .seqs = &part, .n_rows = 3, .ids = f->ids};
+    BatchResult result;
+    void *host = oracle_alloc(backend_slot_host_bytes(d.b), 1);
+    Err err = {0};
+    assert_int_equal(backend_submit(d.b, &batch, &err), STATUS_OK);
+    emu_is_lost = 1;
+    assert_int_equal(backend_wait(d.b, &result, &err), STATUS_DEVICE);
+    assert_string_equal(err.text, "cuda: waiting for a step: an emulated failure (emulated)");
+    emu_is_lost = 0; // it would not come back, and nobody may think so
+    BackendMeter meter;
+    for (int i = 0; i < 4; i++) {
+        err = (Err){0};
+        Status status = i == 0   ? backend_submit(d.b, &batch, &err)
+                        : i == 1 ? backend_slot_save(d.b, 0, host, &err)
+                        : i == 2 ? backend_slot_restore(d.b, 0, host, &err)
+                                 : backend_meter(d.b, &meter, 0, 0, &err);
+        assert_int_equal(status, STATUS_DEVICE);
+        assert_string_equal(err.text, "cuda: waiting for a step: an emulated failure (emulated)");
+    }
+    backend_slot_copy(d.b, 0, 0);
+    emu_is_lost = 1;
+    oracle_device_close(&d);
+    emu_is_lost = 0;
+    free(host);
+    device(&d, f, NULL); // another one works
+    OracleSeq s = oracle_seq(0);
+    free(answer(&d, &s, f->ids, 3, 1, 64));
+    oracle_device_close(&d);
+}
+
+/* What is asked for, without an answer by name: is it the card, and is the reason told? */
+static void expect_auto(int n_devices, int driver, int compute, bool is_missed, const char *text) {
+    emu_n_devices = n_devices;
+    emu_driver = driver;
+    emu_compute = compute;
+    char found[400] = "", why[400] = "";
+    BackendKind kind = BACKEND_N;
+    bool is_good = backend_is_available(BACKEND_CUDA, found, sizeof found);
+    assert_string_equal(found, text);
+    assert_int_equal(backend_kind_resolve(BACKEND_AUTO), is_good ? BACKEND_CUDA : BACKEND_CPU);
+    assert_int_equal(backend_auto_misses(&kind, why, sizeof why), is_missed);
+    if (is_missed) {
+        assert_int_equal(kind, BACKEND_CUDA);
+        assert_string_equal(why, text);
+    }
+    assert_int_equal(backend_is_available(BACKEND_CUDA, NULL, 0), is_good);
+    assert_int_equal(backend_is_available(BACKEND_CUDA, found, 4), is_good);
+    assert_true(strlen(found) < 4);
+    emu_n_devices = 1;
+    emu_driver = 12040;
+    emu_compute = 90;
+}
+
+static void auto_takes_the_card_and_tells_what_it_passes_over(void **state) {
+    UNUSED(state);
+    expect_auto(1, 12040, 90, false,
+                "emulated (compute 9.0, column sm90a, 4 GiB, driver for CUDA 12.4)");
+    expect_auto(1, 13010, 89, false,
+                "emulated (compute 8.9, column sm80, 4 GiB, driver for CUDA 13.1)");
+    expect_auto(0, 0, 90, false, "no NVIDIA driver");
+    expect_auto(0, 12040, 90, false, "no NVIDIA card");
+    expect_auto(1, 11080, 90, true, "the NVIDIA driver is too old: expected CUDA 12.4, found 11.8");
+    expect_auto(1, 12040, 75, true,
+                "cuda: emulated: expected compute capability 8.0 or higher, found 7.5");
+}
+
+/* The card's own memory is what a plan has to fit into: the rows of a step give way first. */
+static void plans_fit_the_card(void **state) {
+    Fixture *f = *state;
+    EngineOptions o = {.kind = BACKEND_CUDA};
+    EnginePlan plan, less;
+    Err err = {0};
+    assert_int_equal(backend_chunk_rows(BACKEND_CUDA), 4096);
+    assert_int_equal(backend_chunk_rows(BACKEND_CPU), 1024);
+    assert_int_equal(engine_plan(&plan, f->o.weights, &o, &err), STATUS_OK);
+    const size_t spare = 256 << 20; // beside a plan
+    assert_int_equal(plan.budget_bytes, emu_memory - spare);
+    assert_int_equal(plan.chunk_tok, 4096);
+    emu_memory = plan.needs.total_bytes + spare - 1;
+    assert_int_equal(engine_plan(&less, f->o.weights, &o, &err), STATUS_OK);
+    assert_int_equal(less.chunk_tok, 2048);
+    assert_int_equal(less.ctx_tok, plan.ctx_tok);
+    assert_true(less.needs.total_bytes + spare <= emu_memory);
+    o.chunk_tok = 4096;
+    assert_int_equal(engine_plan(&less, f->o.weights, &o, &err), STATUS_OK);
+    assert_int_equal(less.chunk_tok, 4096);
+    assert_true(less.ctx_tok < plan.ctx_tok);
+    o.ctx_tok = plan.ctx_tok;
+    assert_int_equal(engine_plan(&less, f->o.weights, &o, &err), STATUS_MEMORY);
+    o = (EngineOptions){.kind = BACKEND_CUDA};
+    emu_memory = 1 << 20;
+    assert_int_equal(engine_plan(&less, f->o.weights, &o, &err), STATUS_MEMORY);
+    emu_memory = (size_t)4 << 30;
+}
+
 /* An argument chooses tests by name, * for any part. */
 int main(int argc, char **argv) {
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
     // Each check on one of the two models, in turn: both would take minutes here.
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(attention_tiles_agree_with_double),
+        cmocka_unit_test(delta_rule_agrees_with_the_token_loop),
+        CUDA_MATMUL_CHECKS,
+        cmocka_unit_test(products_agree_in_the_other_order),
         BOTH(taps_show_the_residual_stream),
         ON(b, prompts_agree_with_f64),
         ON(a, greedy_steps_choose_the_reference_ids),
@@ -64,7 +183,7 @@ int main(int argc, char **argv) {
         ON(b, C2_chunk_sizes_are_equal),
         ON(a, every_row_of_a_chunked_prompt_is_equal),
         ON(b, C68_batch_and_single_are_equal),
-        ON(b, C70_wide_decodes_are_equal),
+        BOTH(C70_wide_decodes_are_equal), // an odd and an even number of groups
         ON(a, restored_and_copied_states_are_equal),
         ON(b, snapshots_are_equal),
         ON(a, C4_a_poisoned_slot_starts_clean),
@@ -76,8 +195,18 @@ int main(int argc, char **argv) {
         ON(a, wrong_plans_are_refused),
         ON(a, open_reports_missing_memory),
         ON(a, missing_device_memory_is_told),
+        ON(a, a_lost_card_is_told_from_then_on),
+        cmocka_unit_test(auto_takes_the_card_and_tells_what_it_passes_over),
+        ON(a, plans_fit_the_card),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    int n_failed = cmocka_run_group_tests_name("sm90a", tests, NULL, NULL);
+    const struct CMUnitTest sm80[] = {
+        ON(b, prompts_agree_with_f64),
+        ON(a, every_row_of_a_chunked_prompt_is_equal),
+        ON(b, a_broken_state_is_named),
+    };
+    column_mask = "sm90a";
+    return n_failed + cmocka_run_group_tests_name("sm80", sm80, NULL, NULL);
 }
 
 #else

@@ -7,7 +7,8 @@
  * Owns:     see cuda_self.h.  Thread: engine.
  * Sampling: plain greedy choice happens on the card, and its id can go to the next step without the
  *           host; any other sampler runs on the host, and a step that carries such an id waits.
- * Not here: the kernels and their order (cuda_step.c). */
+ * Not here: the kernels and their order (cuda_step.c), what the card is and can do (cuda_card.c).
+ */
 #ifdef LILY_HAS_CUDA
 
 #include "backend/cuda/cuda_self.h"
@@ -15,12 +16,10 @@
 #include "base/checked.h"
 #include "base/mem.h"
 
-#include <math.h>
 #include <string.h>
 
 enum {
     NO_BAD = 0x7f7f7f7f,     // what memset leaves; above every noted row
-    LOWEST_COMPUTE = 80,     // compute capability 8.0: bf16 matrix units, asynchronous copies
     PINNED_LOGITS = 1 << 28, // the host's logits are pinned up to this size
 };
 
@@ -67,67 +66,24 @@ bool cuda_is_masked(const char *mask, const char *name) {
     return false;
 }
 
-static bool cuda_is_available(char *text, size_t size) {
-    char none[1];
-    if (!text || !size) {
-        text = none;
-        size = sizeof none;
-    }
-    int n = 0, major = 0, minor = 0;
-    cudaError_t e = cudaGetDeviceCount(&n);
-    if (e == cudaErrorInsufficientDriver)
-        snprintf(text, size, "no NVIDIA driver, or one that is too old");
-    else if (e == cudaErrorNoDevice || (e == cudaSuccess && n == 0))
-        snprintf(text, size, "no NVIDIA card");
-    else if (e != cudaSuccess)
-        snprintf(text, size, "%s", cudaGetErrorString(e));
-    if (e != cudaSuccess || n == 0) {
-        (void)cudaGetLastError();
-        return false;
-    }
-    struct cudaDeviceProp prop;
-    if (cudaGetDeviceProperties(&prop, 0) != cudaSuccess ||
-        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0) != cudaSuccess ||
-        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0) != cudaSuccess) {
-        (void)cudaGetLastError();
-        snprintf(text, size, "the card does not answer");
-        return false;
-    }
-    if (10 * major + minor < LOWEST_COMPUTE) {
-        snprintf(text, size, "%s: expected compute capability 8.0 or higher, found %d.%d",
-                 prop.name, major, minor);
-        return false;
-    }
-    snprintf(text, size, "%s, %.0f GiB", prop.name, (double)prop.totalGlobalMem / (1 << 30));
-    return true;
-}
-
 static Status device_choose(Cuda *c, Err *err) {
-    int n = 0, major = 0, minor = 0;
+    int n = 0;
     TRY(cuda_status(cudaGetDeviceCount(&n), "counting cards", err));
     if (c->plan.device < 0 || c->plan.device >= n)
         return err_set(err, STATUS_INVALID, "cuda: device: expected 0 to %d, found %d", n - 1,
                        c->plan.device);
     TRY(cuda_status(cudaSetDevice(c->plan.device), "choosing the card", err));
-    struct cudaDeviceProp prop;
-    TRY(cuda_status(cudaGetDeviceProperties(&prop, c->plan.device), "asking the card", err));
-    TRY(cuda_status(
-        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, c->plan.device),
-        "asking the card", err));
-    TRY(cuda_status(
-        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, c->plan.device),
-        "asking the card", err));
-    if (10 * major + minor < LOWEST_COMPUTE)
-        return err_set(err, STATUS_UNSUPPORTED,
-                       "cuda: %s: expected compute capability 8.0 or higher, found %d.%d",
-                       prop.name, major, minor);
-    TRY(cuda_status(cudaDeviceGetAttribute(&c->max_shared, cudaDevAttrMaxSharedMemoryPerBlockOptin,
-                                           c->plan.device),
-                    "asking the card", err));
+    TRY(cuda_status(cuda_card_ask(&c->card, c->plan.device), "asking the card", err));
+    TRY(cuda_card_check(&c->card, err));
+    c->max_shared = c->card.max_shared;
     TRY(cuda_status(cuda_kernels_init(c->max_shared), "preparing kernels", err));
     TRY(cuda_status(cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking), "making a stream",
                     err));
-    snprintf(c->text, sizeof c->text, "%s (compute %d.%d)", prop.name, major, minor);
+    TRY(cuda_status(cudaStreamCreateWithFlags(&c->uploads, cudaStreamNonBlocking),
+                    "making a stream", err));
+    // The sm90a column on the cards that it is made for, unless it is masked (n_sm90 is 0).
+    c->n_sm90 = c->n_sm90 && cuda_card_has_sm90a(&c->card) ? c->card.n_sm : 0;
+    cuda_card_text(&c->card, c->n_sm90 > 0, c->text, sizeof c->text);
     return STATUS_OK;
 }
 
@@ -196,14 +152,18 @@ static void cuda_close(void *self) {
     Cuda *c = self;
     if (!c)
         return;
+    if (c->uploads)
+        cudaStreamSynchronize(c->uploads);
     if (c->stream)
         cudaStreamSynchronize(c->stream);
-    for (int i = 0; i <= CUDA_GRAPH_ROWS; i++)
-        if (c->graph[i])
-            cudaGraphExecDestroy(c->graph[i]);
     for (int i = 0; i < BATCH_IN_FLIGHT; i++) {
+        for (int m = 0; m <= CUDA_GRAPH_ROWS; m++)
+            if (c->graph[i][m])
+                cudaGraphExecDestroy(c->graph[i][m]);
         if (c->done[i].event)
             cudaEventDestroy(c->done[i].event);
+        if (c->done[i].uploaded)
+            cudaEventDestroy(c->done[i].uploaded);
         mem_free(c->done[i].seqs);
         mem_free(c->done[i].results);
     }
@@ -217,6 +177,8 @@ static void cuda_close(void *self) {
         cudaFreeHost(c->logits_map);
     else
         mem_unmap(c->logits_map, c->logits_size);
+    if (c->uploads)
+        cudaStreamDestroy(c->uploads);
     if (c->stream)
         cudaStreamDestroy(c->stream);
     for (int32_t i = 0; c->samplers && i < c->plan.n_samplers; i++)
@@ -291,6 +253,8 @@ static Status done_open(Cuda *c, Err *err) {
             return err_memory(err, "results", seqs * (sizeof *d->seqs + sizeof *d->results));
         TRY(cuda_status(cudaEventCreateWithFlags(&d->event, cudaEventDisableTiming),
                         "making an event", err));
+        TRY(cuda_status(cudaEventCreateWithFlags(&d->uploaded, cudaEventDisableTiming),
+                        "making an event", err));
     }
     return STATUS_OK;
 }
@@ -309,15 +273,23 @@ static Status samplers_open(Cuda *c, Err *err) {
     return STATUS_OK;
 }
 
-/* A graph of the decode step of m rows. What the driver refuses is done without: false. */
-static bool graph_make(Cuda *c, int32_t m) {
+/* What the kernels of a step are told: where its descriptor and its results are. */
+static void step_at(Cuda *c, const CudaDone *d) {
+    c->at = d->at;
+    c->ids = d->ids;
+}
+
+/* A graph of the decode step of m rows, in one half of the steps in flight. What the driver refuses
+ * is done without: false. */
+static bool graph_make(Cuda *c, int half, int32_t m) {
+    step_at(c, &c->done[half]);
     cudaGraph_t graph = NULL;
     if (cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeThreadLocal) != cudaSuccess)
         return false;
     cudaError_t e = cuda_step_decode(c, m);
     cudaError_t end = cudaStreamEndCapture(c->stream, &graph);
     bool is_good = e == cudaSuccess && end == cudaSuccess &&
-                   cudaGraphInstantiate(&c->graph[m], graph, 0) == cudaSuccess;
+                   cudaGraphInstantiate(&c->graph[half][m], graph, 0) == cudaSuccess;
     if (graph)
         cudaGraphDestroy(graph);
     return is_good;
@@ -338,6 +310,7 @@ static bool graph_probe(Cuda *c) {
  * inside one may be refused). Leaves a slot and a block dirty that no sequence has yet. */
 static Status graph_warm(Cuda *c, int32_t m, Err *err) {
     TRY(device_clear(c, c->desc, c->desc_size, err));
+    step_at(c, &c->done[0]);
     TRY(cuda_status(cuda_step_decode(c, m), "a first step", err));
     return cuda_status(cudaStreamSynchronize(c->stream), "a first step", err);
 }
@@ -349,8 +322,8 @@ static Status graphs_open(Cuda *c, const Log *log, Err *err) {
     for (size_t i = 0; c->has_graphs && i < COUNT_OF(kinds); i++)
         if (kinds[i] <= most)
             TRY(graph_warm(c, kinds[i], err));
-    for (int32_t m = 1; c->has_graphs && m <= most; m++)
-        c->has_graphs = graph_make(c, m);
+    for (int32_t i = 0; c->has_graphs && i < BATCH_IN_FLIGHT * most; i++)
+        c->has_graphs = graph_make(c, i % BATCH_IN_FLIGHT, 1 + i / BATCH_IN_FLIGHT);
     if (!c->has_graphs)
         log_printf(log, LOG_DEBUG, "cuda: decode steps run without graphs");
     (void)cudaGetLastError();
@@ -374,6 +347,7 @@ static Status cuda_open(void **self, const Weights *w, const BackendPlan *plan,
     c->log = log;
     c->is_chained = !cuda_is_masked(plan->mask, "chain");
     c->has_graphs = !cuda_is_masked(plan->mask, "graph");
+    c->n_sm90 = !cuda_is_masked(plan->mask, "sm90a"); // how many: device_choose
     Status status = STATUS_OK;
     TRY_GOTO(status, device_choose(c, err));
     TRY_GOTO(status, memory_open(c, err));
@@ -546,15 +520,21 @@ static void cut_prefill(Cuda *c, Cut *t, int32_t i) {
     cut_table(t, s);
 }
 
+/* The descriptor to its place on the card, while the step ahead still runs (the last step that used
+ * this place was waited for); the step itself waits for it there. */
 static cudaError_t desc_upload(Cuda *c, const Cut *t, const CudaDone *d) {
     size_t table = (size_t)((const char *)t->desc.table - d->desc);
     size_t head = table + (size_t)t->n_table * sizeof(int32_t);
-    cudaError_t e = cudaMemcpyAsync(c->desc, d->desc, head, cudaMemcpyHostToDevice, c->stream);
-    if (e != cudaSuccess || t->n.m == 0)
-        return e;
-    size_t at = t->desc.prefill_at;
-    size_t end = (size_t)((const char *)t->desc.list - d->desc) + (size_t)t->n.n_list * 4;
-    return cudaMemcpyAsync(c->desc + at, d->desc + at, end - at, cudaMemcpyHostToDevice, c->stream);
+    cudaError_t e = cudaMemcpyAsync(d->place, d->desc, head, cudaMemcpyHostToDevice, c->uploads);
+    if (e == cudaSuccess && t->n.m) {
+        size_t at = t->desc.prefill_at;
+        size_t end = (size_t)((const char *)t->desc.list - d->desc) + (size_t)t->n.n_list * 4;
+        e = cudaMemcpyAsync(d->place + at, d->desc + at, end - at, cudaMemcpyHostToDevice,
+                            c->uploads);
+    }
+    if (e == cudaSuccess)
+        e = cudaEventRecord(d->uploaded, c->uploads);
+    return e == cudaSuccess ? cudaStreamWaitEvent(c->stream, d->uploaded, 0) : e;
 }
 
 /* Rows of the card's logits to the host's. */
@@ -604,8 +584,9 @@ static cudaError_t step_start(Cuda *c, const Cut *t, CudaDone *d) {
     if (e == cudaSuccess && t->m == 0)
         e = cudaMemsetAsync(c->bad, 0x7f, seqs, c->stream);
     if (e == cudaSuccess && t->m)
-        e = c->has_graphs && t->m <= CUDA_GRAPH_ROWS ? cudaGraphLaunch(c->graph[t->m], c->stream)
-                                                     : cuda_step_decode(c, t->m);
+        e = c->has_graphs && t->m <= CUDA_GRAPH_ROWS
+                ? cudaGraphLaunch(c->graph[d->half][t->m], c->stream)
+                : cuda_step_decode(c, t->m);
     if (e == cudaSuccess)
         e = decode_logits(c, t, d);
     if (e == cudaSuccess && t->n.m) {
@@ -615,7 +596,7 @@ static cudaError_t step_start(Cuda *c, const Cut *t, CudaDone *d) {
         if (e == cudaSuccess)
             e = prefill_heads(c, t, d);
     }
-    if (e == cudaSuccess)
+    if (e == cudaSuccess && t->n.m) // a decode step writes its results to the host itself
         e = cudaMemcpyAsync(d->ids, c->sampled, 3 * seqs, cudaMemcpyDeviceToHost, c->stream);
     return e == cudaSuccess ? cudaEventRecord(d->event, c->stream) : e;
 }
@@ -759,6 +740,7 @@ static Status cuda_submit(void *self, const Batch *batch, Err *err) {
             cut_prefill(c, &t, i);
         c->slot_tok[s->slot] = s->pos0 + s->n_rows;
     }
+    step_at(c, d);
     if (batch->tap)
         TRY(tapped_start(c, &t, d, err));
     else
@@ -882,9 +864,18 @@ static Status cuda_slot_peek(void *self, int32_t slot, int layer, double *s, dou
     return status;
 }
 
+static Status cuda_meter(void *self, BackendMeter *out, Err *err) {
+    Cuda *c = self;
+    TRY(device_alive(c, err));
+    return device_failed(c, cuda_card_meter(out, &c->card, c->stream), "measuring the card", err);
+}
+
 const BackendTable backend_cuda_table = {
     .kind = BACKEND_CUDA,
-    .is_available = cuda_is_available,
+    .chunk_rows = 4096,
+    .is_available = cuda_card_is_available,
+    .is_here = cuda_card_is_here,
+    .memory_free = cuda_card_memory_free,
     .needs = cuda_needs,
     .open = cuda_open,
     .close = cuda_close,
@@ -900,6 +891,7 @@ const BackendTable backend_cuda_table = {
     .block_restore = cuda_block_restore,
     .block_host_bytes = cuda_block_host_bytes,
     .slot_peek = cuda_slot_peek,
+    .meter = cuda_meter,
 };
 
 #endif

@@ -8,18 +8,13 @@
  * probabilities, prefill by bf16 ones (their sum is taken before the rounding).
  * Order: decode by the row's own context alone (cuda_layout_split), keys of a piece by warp, warps
  * in order, pieces in order; prefill key tiles of 64 from position 0 on. */
-#include "backend/cuda/cuda_device.cuh"
+#include "backend/cuda/cuda_attn.cuh"
 
-enum { DIM = 256, GROUP = 8, TILE_KEYS = 64 };
+cudaError_t cuda_attn_sm90(const CudaLaunch *l, const CudaAttnPrefill *a);
+cudaError_t cuda_attn_sm90_init(int max_shared);
+bool cuda_attn_sm90_fits(int max_shared);
 
-#define LOG2_E 1.4426950408889634f
-#define NO_SCORE (-3.0e38f)
-
-/* Rows of 64 keys (which 0) or values (which 1) of one block and head: [64, 256]. */
-FN uint16_t *kv_tile(const CudaAttn &t, int32_t block, int which, int32_t head) {
-    char *base = reinterpret_cast<char *>(t.kv) + block * t.block_stride;
-    return reinterpret_cast<uint16_t *>(base) + ((int64_t)which * t.nkv + head) * TILE_KEYS * DIM;
-}
+enum { GROUP = 8 };
 
 /* A warp normalises and rotates one head of 256; lane l holds dims l + 32 i. */
 FN void head_norm(float v[8], const float *gain, const float *rope, int32_t pos, float eps,
@@ -42,59 +37,96 @@ FN uint16_t to_bf16(float x) { return (uint16_t)pack_bf16(x, 0.0f); }
 
 /* ---- decode ---- */
 
+enum { DECODE_WARPS = 4, DECODE_KEYS = 16, MERGE_PARTS = 4 };
+
 struct DecodeShared {
     uint16_t q[GROUP][DIM + 8];
-    float p[8][16][GROUP]; // probabilities of each warp's 16 keys
-    float alpha[8][GROUP];
-    float top[8][GROUP], sum[8][GROUP];
-    float out[8][GROUP][DIM];
+    float p[DECODE_WARPS][DECODE_KEYS][GROUP]; // probabilities of each warp's 16 keys
+    float alpha[DECODE_WARPS][GROUP];
+    float top[DECODE_WARPS][GROUP], sum[DECODE_WARPS][GROUP];
+    uint16_t fresh[2][DIM]; // the step's own key and value
+    union {
+        uint16_t tile[DECODE_WARPS][2][DECODE_KEYS * DIM]; // keys, values on their way
+        float out[DECODE_WARPS][GROUP][DIM];
+    };
 };
 
-/* Query heads of the group into shared memory; the block that has the new key stores it. */
+/* Row of 512 bytes of a warp's tile, its 16-byte pieces exchanged so that two rows beside each
+ * other do not meet in a bank. */
+FN uint16_t *decode_piece(uint16_t *tile, int row, int piece) {
+    return tile + row * DIM + (piece ^ ((row & 1) << 2 | (row >> 1 & 3))) * 8;
+}
+
+/* Asks for a warp's 16 keys (which 0) or values (which 1) from key0 on. Rows at and above n_old are
+ * zeros: those behind the context, and the step's own row, which is put in later. */
+FN void decode_fetch(uint16_t *tile, const CudaAttnDecode &a, const CudaRow &r, int which,
+                     int32_t kv_head, int32_t key0, int32_t n_old, int32_t to, int lane) {
+    if (key0 < to) {
+        int32_t block = a.t.table[r.table + key0 / TILE_KEYS];
+        const uint16_t *from = kv_tile(a.t, block, which, kv_head) + key0 % TILE_KEYS * DIM;
+#pragma unroll
+        for (int i = 0; i < DECODE_KEYS; i++)
+            copy_async(decode_piece(tile, i, lane), from + i * DIM + lane * 8, key0 + i < n_old);
+    }
+    copy_commit();
+}
+
+/* Query heads of the group into shared memory; in the block that has the new key that key and value
+ * too, and into the cache. */
 FN void decode_prepare(const CudaAttnDecode &a, DecodeShared &s, const CudaRow &r, int32_t row,
-                       int32_t kv_head, int32_t head0, int32_t n_heads, bool is_last, int warp,
-                       int lane) {
+                       int32_t kv_head, int32_t head0, int32_t n_heads, bool is_last,
+                       bool is_keeper, int warp, int lane) {
     const float *proj = a.proj + (int64_t)row * a.ld;
     float v[8];
 #pragma unroll
-    for (int i = 0; i < 8; i++)
-        v[i] = warp < n_heads ? proj[(head0 + warp) * 2 * DIM + lane + 32 * i] : 0.0f;
-    head_norm(v, a.t.q_norm, a.t.rope, r.pos, a.t.eps, lane);
+    for (int h = warp; h < GROUP; h += DECODE_WARPS) {
 #pragma unroll
-    for (int i = 0; i < 8; i++)
-        s.q[warp][lane + 32 * i] = to_bf16(warp < n_heads ? v[i] * 0.0625f : 0.0f);
-    if (!is_last || warp > 1)
+        for (int i = 0; i < 8; i++)
+            v[i] = h < n_heads ? proj[(head0 + h) * 2 * DIM + lane + 32 * i] : 0.0f;
+        head_norm(v, a.t.q_norm, a.t.rope, r.pos, a.t.eps, lane);
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            s.q[h][lane + 32 * i] = to_bf16(h < n_heads ? v[i] * 0.0625f : 0.0f);
+    }
+    if (!is_last || warp < 2)
         return;
-    const float *from = proj + a.t.nq * 2 * DIM + (warp * a.t.nkv + kv_head) * DIM;
+    int which = warp - 2; // the warps that are not first to the queries
+    const float *from = proj + a.t.nq * 2 * DIM + (which * a.t.nkv + kv_head) * DIM;
 #pragma unroll
     for (int i = 0; i < 8; i++)
         v[i] = from[lane + 32 * i];
-    if (warp == 0)
+    if (which == 0)
         head_norm(v, a.t.k_norm, a.t.rope, r.pos, a.t.eps, lane);
     int32_t block = a.t.table[r.table + r.pos / TILE_KEYS];
-    uint16_t *to = kv_tile(a.t, block, warp, kv_head) + r.pos % TILE_KEYS * DIM;
+    uint16_t *to = kv_tile(a.t, block, which, kv_head) + r.pos % TILE_KEYS * DIM;
 #pragma unroll
-    for (int i = 0; i < 8; i++)
-        to[lane + 32 * i] = to_bf16(v[i]);
+    for (int i = 0; i < 8; i++) {
+        uint16_t x = to_bf16(v[i]);
+        s.fresh[which][lane + 32 * i] = x;
+        if (is_keeper)
+            to[lane + 32 * i] = x;
+    }
+}
+
+/* The step's own row into the tile that it belongs to. */
+FN void decode_freshen(DecodeShared &s, uint16_t *tile, int which, int32_t row, int lane) {
+    if (row >= 0 && row < DECODE_KEYS)
+        *reinterpret_cast<uint4 *>(decode_piece(tile, row, lane)) =
+            *reinterpret_cast<const uint4 *>(&s.fresh[which][8 * lane]);
+    __syncwarp();
 }
 
 /* Scores (log 2) of 16 keys by 8 heads: c as the C operand. A lane reads 16 bytes, so dims
  * 32 b + 8 j + i go to two instructions, for keys and queries alike. */
-FN void decode_scores(float c[4], const uint16_t *keys, const uint4 q[8], int lane) {
+FN void decode_scores(float c[4], uint16_t *keys, const uint4 q[8], int lane) {
     int g = lane / 4, j = lane % 4;
-    const uint4 *top = reinterpret_cast<const uint4 *>(keys + g * DIM) + j;
-    const uint4 *bottom = reinterpret_cast<const uint4 *>(keys + (g + 8) * DIM) + j;
-    uint4 k0[8], k1[8];
-#pragma unroll
-    for (int b = 0; b < 8; b++) {
-        k0[b] = top[4 * b];
-        k1[b] = bottom[4 * b];
-    }
     c[0] = c[1] = c[2] = c[3] = 0.0f;
 #pragma unroll
     for (int b = 0; b < 8; b++) {
-        uint32_t a0[4] = {k0[b].x, k1[b].x, k0[b].y, k1[b].y};
-        uint32_t a1[4] = {k0[b].z, k1[b].z, k0[b].w, k1[b].w};
+        uint4 k0 = *reinterpret_cast<const uint4 *>(decode_piece(keys, g, 4 * b + j));
+        uint4 k1 = *reinterpret_cast<const uint4 *>(decode_piece(keys, g + 8, 4 * b + j));
+        uint32_t a0[4] = {k0.x, k1.x, k0.y, k1.y};
+        uint32_t a1[4] = {k0.z, k1.z, k0.w, k1.w};
         mma_bf16(c, a0, q[b].x, q[b].y);
         mma_bf16(c, a1, q[b].z, q[b].w);
     }
@@ -109,12 +141,10 @@ struct Running {
     float out[GROUP][8];
 };
 
-/* 16 keys from key0 on; those at and above n_keys do not count. */
-FN void decode_keys(Running &run, DecodeShared &s, const uint16_t *keys, const uint16_t *values,
-                    const uint4 q[8], int32_t key0, int32_t n_keys, int warp, int lane) {
+/* Probabilities of 16 keys from key0 on into s.p; those at and above n_keys do not count. */
+FN void decode_softmax(Running &run, DecodeShared &s, float c[4], int32_t key0, int32_t n_keys,
+                       int warp, int lane) {
     int g = lane / 4, j = lane % 4;
-    float c[4];
-    decode_scores(c, keys, q, lane);
 #pragma unroll
     for (int i = 0; i < 4; i++)
         c[i] = key0 + g + i / 2 * 8 < n_keys ? c[i] : NO_SCORE;
@@ -134,6 +164,10 @@ FN void decode_keys(Running &run, DecodeShared &s, const uint16_t *keys, const u
             s.alpha[warp][2 * j + h] = alpha;
     }
     __syncwarp();
+}
+
+/* out = out * alpha + sum of p v over the tile's 16 values (zeros where there is none). */
+FN void decode_values(Running &run, DecodeShared &s, uint16_t *values, int warp, int lane) {
 #pragma unroll
     for (int h = 0; h < GROUP; h++) {
         float alpha = s.alpha[warp][h];
@@ -141,36 +175,28 @@ FN void decode_keys(Running &run, DecodeShared &s, const uint16_t *keys, const u
         for (int d = 0; d < 8; d++)
             run.out[h][d] *= alpha;
     }
+#pragma unroll 4
+    for (int i = 0; i < DECODE_KEYS; i++) {
+        uint4 v = *reinterpret_cast<const uint4 *>(decode_piece(values, i, lane));
+        float x[8] = {bf16_low(v.x), bf16_high(v.x), bf16_low(v.y), bf16_high(v.y),
+                      bf16_low(v.z), bf16_high(v.z), bf16_low(v.w), bf16_high(v.w)};
+        const float4 *p = reinterpret_cast<const float4 *>(s.p[warp][i]);
+        float4 p0 = p[0], p1 = p[1];
+        float w[8] = {p0.x, p0.y, p0.z, p0.w, p1.x, p1.y, p1.z, p1.w};
 #pragma unroll
-    for (int half = 0; half < 16; half += 8) {
-        uint4 v[8];
+        for (int h = 0; h < GROUP; h++)
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
-            v[i] = make_uint4(0, 0, 0, 0);
-            if (key0 + half + i < n_keys)
-                v[i] = reinterpret_cast<const uint4 *>(values + (half + i) * DIM)[lane];
-        }
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            float x[8] = {bf16_low(v[i].x), bf16_high(v[i].x), bf16_low(v[i].y), bf16_high(v[i].y),
-                          bf16_low(v[i].z), bf16_high(v[i].z), bf16_low(v[i].w), bf16_high(v[i].w)};
-            const float4 *p = reinterpret_cast<const float4 *>(s.p[warp][half + i]);
-            float4 p0 = p[0], p1 = p[1];
-            float w[8] = {p0.x, p0.y, p0.z, p0.w, p1.x, p1.y, p1.z, p1.w};
-#pragma unroll
-            for (int h = 0; h < GROUP; h++)
-#pragma unroll
-                for (int d = 0; d < 8; d++)
-                    run.out[h][d] = fmaf(w[h], x[d], run.out[h][d]);
-        }
+            for (int d = 0; d < 8; d++)
+                run.out[h][d] = fmaf(w[h], x[d], run.out[h][d]);
     }
     __syncwarp();
 }
 
-/* Puts the warps' numbers together: warps in order. Thread t is dim t. */
+/* Puts the warps' numbers together: warps in order. */
 FN void decode_merge(const CudaAttnDecode &a, DecodeShared &s, Running &run, int32_t row,
                      int32_t head0, int32_t n_heads, int32_t piece, int warp, int lane) {
     int j = lane % 4;
+    __syncthreads(); // the tiles are done with: `out` takes their place
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         float sum = column_sum(run.sum[h]);
@@ -186,25 +212,33 @@ FN void decode_merge(const CudaAttnDecode &a, DecodeShared &s, Running &run, int
         to[1] = make_float4(run.out[h][4], run.out[h][5], run.out[h][6], run.out[h][7]);
     }
     __syncthreads();
-    int d = (int)threadIdx.x;
     for (int h = 0; h < n_heads; h++) {
-        float top = NO_SCORE, sum = 0.0f, out = 0.0f;
-        for (int w = 0; w < 8; w++)
+        float top = NO_SCORE, sum = 0.0f, f[DECODE_WARPS];
+#pragma unroll
+        for (int w = 0; w < DECODE_WARPS; w++)
             top = fmaxf(top, s.top[w][h]);
-        for (int w = 0; w < 8; w++) {
-            float f = exp2f(s.top[w][h] - top);
-            sum = fmaf(f, s.sum[w][h], sum);
-            out = fmaf(f, s.out[w][h][d], out);
+#pragma unroll
+        for (int w = 0; w < DECODE_WARPS; w++) {
+            f[w] = exp2f(s.top[w][h] - top);
+            sum = fmaf(f[w], s.sum[w][h], sum);
         }
         int64_t at = ((int64_t)row * a.t.nq + head0 + h) * CUDA_MAX_SPLITS + piece;
-        a.part[at * DIM + d] = out;
-        if (d == 0)
+        for (int d = (int)threadIdx.x; d < DIM; d += DECODE_WARPS * 32) {
+            float out = 0.0f;
+#pragma unroll
+            for (int w = 0; w < DECODE_WARPS; w++)
+                out = fmaf(f[w], s.out[w][h][d], out);
+            a.part[at * DIM + d] = out;
+        }
+        if (threadIdx.x == 0)
             *reinterpret_cast<float2 *>(a.part_ml + at * 2) = make_float2(top, sum);
     }
 }
 
-/* Block (piece, key-value head and group of 8 query heads, row). */
-__global__ void __launch_bounds__(256) attn_decode_kernel(CudaAttnDecode a) {
+/* Block (piece, key-value head and group of 8 query heads, row). Keys and values of earlier steps
+ * are under way before the wait; a warp's next keys are fetched while it works on its values, and
+ * the other way round. */
+__global__ void __launch_bounds__(DECODE_WARPS * 32, 2) attn_decode_kernel(CudaAttnDecode a) {
     DYN_SHARED(DecodeShared, shared);
     DecodeShared &s = *shared;
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
@@ -217,11 +251,18 @@ __global__ void __launch_bounds__(256) attn_decode_kernel(CudaAttnDecode a) {
     int32_t n_keys = r.pos + 1;
     int32_t length = cuda_layout_split(n_keys, CUDA_SPLIT_KEYS, CUDA_MAX_SPLITS);
     int32_t from = piece * length, to = from + length < n_keys ? from + length : n_keys;
-    chain_wait();
-    chain_next();
-    if (from >= n_keys)
+    if (from >= n_keys) {
+        chain_wait();
+        chain_next();
         return;
-    decode_prepare(a, s, r, row, kv_head, head0, n_heads, to == n_keys && in_kv == 0, warp, lane);
+    }
+    uint16_t *keys = s.tile[warp][0], *values = s.tile[warp][1];
+    int32_t key0 = from + DECODE_KEYS * warp;
+    decode_fetch(keys, a, r, 0, kv_head, key0, r.pos, to, lane);
+    decode_fetch(values, a, r, 1, kv_head, key0, r.pos, to, lane);
+    chain_wait();
+    chain_next(); // the kernel behind reads the projections before it waits
+    decode_prepare(a, s, r, row, kv_head, head0, n_heads, to == n_keys, in_kv == 0, warp, lane);
     __syncthreads();
     uint4 q[8];
 #pragma unroll
@@ -235,46 +276,82 @@ __global__ void __launch_bounds__(256) attn_decode_kernel(CudaAttnDecode a) {
             run.out[h][d] = 0.0f;
     run.top[0] = run.top[1] = NO_SCORE;
     run.sum[0] = run.sum[1] = 0.0f;
-    for (int32_t key0 = from + 16 * warp; key0 < to; key0 += 128) {
-        int32_t block = a.t.table[r.table + key0 / TILE_KEYS], at = key0 % TILE_KEYS * DIM;
-        decode_keys(run, s, kv_tile(a.t, block, 0, kv_head) + at,
-                    kv_tile(a.t, block, 1, kv_head) + at, q, key0, n_keys, warp, lane);
+    for (; key0 < to; key0 += DECODE_KEYS * DECODE_WARPS) {
+        int32_t next = key0 + DECODE_KEYS * DECODE_WARPS;
+        float c[4];
+        copy_wait<1>(); // the keys
+        __syncwarp();
+        decode_freshen(s, keys, 0, r.pos - key0, lane);
+        decode_scores(c, keys, q, lane);
+        __syncwarp();
+        decode_fetch(keys, a, r, 0, kv_head, next, r.pos, to, lane);
+        decode_softmax(run, s, c, key0, n_keys, warp, lane);
+        copy_wait<1>(); // the values
+        __syncwarp();
+        decode_freshen(s, values, 1, r.pos - key0, lane);
+        decode_values(run, s, values, warp, lane);
+        decode_fetch(values, a, r, 1, kv_head, next, r.pos, to, lane);
     }
+    copy_wait<0>();
     decode_merge(a, s, run, row, head0, n_heads, piece, warp, lane);
 }
 
-/* Block (query head, row): pieces in order, gate, digits. Thread t is dim t. */
-__global__ void __launch_bounds__(256) attn_merge_kernel(CudaAttnDecode a) {
-    __shared__ __align__(16) float y[DIM];
+/* Block (query head, row): pieces in order inside each of four parts, parts in order, gate, digits.
+ * Thread t is dim t % 256 of part t / 256. */
+__global__ void __launch_bounds__(DIM *MERGE_PARTS) attn_merge_kernel(CudaAttnDecode a) {
+    __shared__ __align__(16) float y[MERGE_PARTS][DIM];
+    __shared__ float factor[CUDA_MAX_SPLITS], sums[CUDA_MAX_SPLITS];
     int32_t head = (int32_t)blockIdx.x, row = (int32_t)blockIdx.y;
-    int d = (int)threadIdx.x, lane = d % 32;
+    int t = (int)threadIdx.x, d = t % DIM, part = t / DIM, lane = t % 32;
     int32_t n_keys = a.rows[row].pos + 1;
     int32_t length = cuda_layout_split(n_keys, CUDA_SPLIT_KEYS, CUDA_MAX_SPLITS);
-    int32_t n = (n_keys + length - 1) / length;
+    int32_t n = (n_keys + length - 1) / length, each = (n + MERGE_PARTS - 1) / MERGE_PARTS;
     int64_t at = ((int64_t)row * a.t.nq + head) * CUDA_MAX_SPLITS;
+    // The projections were ready before the pieces began.
+    float gate = __ldcg(a.proj + (int64_t)row * a.ld + (2 * head + 1) * DIM + d);
     chain_wait();
     chain_next();
     const float2 *ml = reinterpret_cast<const float2 *>(a.part_ml) + at;
-    float top = NO_SCORE, sum = 0.0f, out = 0.0f;
-    for (int32_t i = 0; i < n; i++)
-        top = fmaxf(top, ml[i].x);
-#pragma unroll 8
-    for (int32_t i = 0; i < n; i++) {
-        float f = exp2f(ml[i].x - top);
-        sum = fmaf(f, ml[i].y, sum);
-        out = fmaf(f, a.part[(at + i) * DIM + d], out);
+    if (t < 32) {
+        float2 mine[CUDA_MAX_SPLITS / 32];
+        float top = NO_SCORE;
+#pragma unroll
+        for (int i = 0; i < CUDA_MAX_SPLITS / 32; i++) {
+            mine[i] = 32 * i + lane < n ? ml[32 * i + lane] : make_float2(NO_SCORE, 0.0f);
+            top = fmaxf(top, mine[i].x);
+        }
+        top = warp_max(top);
+#pragma unroll
+        for (int i = 0; i < CUDA_MAX_SPLITS / 32; i++) {
+            factor[32 * i + lane] = exp2f(mine[i].x - top);
+            sums[32 * i + lane] = mine[i].y;
+        }
     }
-    float gate = a.proj[(int64_t)row * a.ld + (2 * head + 1) * DIM + d];
-    y[d] = out / sum * sigmoid(gate);
     __syncthreads();
-    if (d >= 32)
+    int32_t from = part * each, to = from + each < n ? from + each : n;
+    float sum = 0.0f, out = 0.0f;
+    const float *in = a.part + at * DIM + d;
+#pragma unroll 8
+    for (int32_t i = from; i < to; i++)
+        out = fmaf(factor[i], in[(int64_t)i * DIM], out);
+    y[part][d] = out;
+    __syncthreads();
+    if (part == 0) {
+        for (int32_t i = 0; i < n; i++)
+            sum = fmaf(factor[i], sums[i], sum);
+        for (int q = 1; q < MERGE_PARTS; q++)
+            out += y[q][d];
+        y[0][d] = out / sum * sigmoid(gate);
+    }
+    __syncthreads();
+    if (t >= 32)
         return;
     float v[16];
 #pragma unroll
     for (int i = 0; i < 16; i++)
         v[i] = 0.0f;
     if (lane < 16)
-        group_load(v, y + lane / 4 * CUDA_GROUP, lane % 4);
+        group_load(v, y[0] + lane / 4 * CUDA_GROUP, lane % 4);
     DigitLane digits = digits_make(v);
     if (lane < 16) {
         int64_t g = ((int64_t)row * a.t.nq + head) * 4 + lane / 4;
@@ -285,8 +362,9 @@ __global__ void __launch_bounds__(256) attn_merge_kernel(CudaAttnDecode a) {
 extern "C" cudaError_t cuda_attn_decode(const CudaLaunch *l, const CudaAttnDecode *a) {
     int32_t groups = (a->t.nq / a->t.nkv + GROUP - 1) / GROUP;
     dim3 grid(CUDA_MAX_SPLITS, (unsigned)(a->t.nkv * groups), (unsigned)a->m);
-    CUDA_TRY(start(l, attn_decode_kernel, grid, 256, sizeof(DecodeShared), *a));
-    return start(l, attn_merge_kernel, dim3((unsigned)a->t.nq, (unsigned)a->m), 256, 0, *a);
+    CUDA_TRY(start(l, attn_decode_kernel, grid, DECODE_WARPS * 32, sizeof(DecodeShared), *a));
+    return start(l, attn_merge_kernel, dim3((unsigned)a->t.nq, (unsigned)a->m), DIM * MERGE_PARTS,
+                 0, *a);
 }
 
 /* ---- prefill: norms, rotation, cache ---- */
@@ -375,41 +453,6 @@ FN void tile_scores(float (&c)[8][4], uint16_t *q, uint16_t *k, int warp, int la
     }
 }
 
-/* Two rows of a lane: token positions, running largest score (log 2) and sum. */
-struct RowPair {
-    int32_t pos[2];
-    float top[2], sum[2];
-};
-
-/* Scores to probabilities; returns the factors of the rows' older sums. */
-FN void tile_softmax(float (&c)[8][4], RowPair &r, float alpha[2], int32_t key0, int lane) {
-    int j = lane % 4;
-    float top[2] = {r.top[0], r.top[1]};
-#pragma unroll
-    for (int n = 0; n < 8; n++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            int32_t key = key0 + n * 8 + 2 * j + i % 2;
-            c[n][i] = key <= r.pos[i / 2] ? c[n][i] * LOG2_E : NO_SCORE;
-            top[i / 2] = fmaxf(top[i / 2], c[n][i]);
-        }
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        top[h] = quad_max(top[h]);
-        alpha[h] = exp2f(r.top[h] - top[h]);
-        r.top[h] = top[h];
-        r.sum[h] *= alpha[h];
-    }
-#pragma unroll
-    for (int n = 0; n < 8; n++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            float p = exp2f(c[n][i] - top[i / 2]);
-            c[n][i] = c[n][i] == NO_SCORE ? 0.0f : p;
-            r.sum[i / 2] += c[n][i];
-        }
-}
-
 /* out += probabilities times values. */
 FN void tile_values(float (&out)[32][4], const float (&p)[8][4], const float alpha[2], uint16_t *v,
                     int lane) {
@@ -439,29 +482,6 @@ FN void tile_values(float (&out)[32][4], const float (&p)[8][4], const float alp
             load_matrix_transposed(b, v_at[n / 2 % 4] + n / 8 * 128 + t * 8192);
             mma_bf16(out[n], a[t], b[0], b[1]);
             mma_bf16(out[n + 1], a[t], b[2], b[3]);
-        }
-    }
-}
-
-/* Divides by the sums, gates, stores. */
-FN void tile_finish(const CudaAttnPrefill &a, float (&out)[32][4], RowPair &r, int32_t row0,
-                    int32_t head0, int32_t heads, int32_t n_rows, int warp, int lane) {
-    int g = lane / 4, j = lane % 4;
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        int i = warp * 16 + g + 8 * h;
-        float sum = quad_sum(r.sum[h]);
-        if (i >= n_rows)
-            continue;
-        int64_t row = row0 + i / heads, head = head0 + i % heads;
-        const uint16_t *gate = a.proj + row * a.ld + (2 * head + 1) * DIM;
-        uint16_t *to = a.out + (row * a.t.nq + head) * DIM;
-#pragma unroll
-        for (int n = 0; n < 32; n++) {
-            uint32_t two = *reinterpret_cast<const uint32_t *>(gate + n * 8 + 2 * j);
-            *reinterpret_cast<uint32_t *>(to + n * 8 + 2 * j) =
-                pack_bf16(out[n][2 * h] / sum * sigmoid(bf16_low(two)),
-                          out[n][2 * h + 1] / sum * sigmoid(bf16_high(two)));
         }
     }
 }
@@ -534,6 +554,8 @@ extern "C" int32_t cuda_attn_tile_tokens(int32_t nq, int32_t nkv, int max_shared
 extern "C" cudaError_t cuda_attn_prefill(const CudaLaunch *l, const CudaAttnPrefill *a) {
     unsigned heads = (unsigned)(a->t.nq + 2 * a->t.nkv);
     CUDA_TRY(start(l, attn_prepare_kernel, dim3((heads + 7) / 8, (unsigned)a->m), 256, 0, *a));
+    if (l->n_sm90 && cuda_attn_sm90_fits(a->max_shared))
+        return cuda_attn_sm90(l, a);
     dim3 grid((unsigned)a->n_tiles, (unsigned)a->t.nkv);
     if (prefill_warps(a->max_shared) == 8)
         return start(l, attn_prefill_kernel<8>, grid, 256, prefill_shared<8>(), *a);
@@ -542,7 +564,10 @@ extern "C" cudaError_t cuda_attn_prefill(const CudaLaunch *l, const CudaAttnPref
 
 cudaError_t cuda_attn_init(int max_shared) {
     CUDA_TRY(allow_shared(attn_decode_kernel, sizeof(DecodeShared)));
+    CUDA_TRY(cuda_attn_sm90_init(max_shared));
     if (prefill_warps(max_shared) == 8)
         return allow_shared(attn_prefill_kernel<8>, prefill_shared<8>());
     return allow_shared(attn_prefill_kernel<4>, prefill_shared<4>());
 }
+
+TRACE_BIND(attn)

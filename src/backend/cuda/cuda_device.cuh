@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* cuda_device.cuh - what all kernels share: bf16, warp sums, matrix instructions, asynchronous
- * copies, quantised activations, starting a kernel. The only file with inline assembly.
+ * copies, quantised activations, starting a kernel. Inline assembly stands here and in
+ * cuda_wgmma.cuh alone.
  *
  * Contraction is off (-fmad=false): a product and sum are joined only where fmaf says so, so that
  * two kernels that make the same number make the same bits.
@@ -38,6 +39,12 @@ FN float warp_sum(float x) {
 #pragma unroll
     for (int d = 16; d > 0; d >>= 1)
         x += __shfl_xor_sync(FULL_WARP, x, d);
+    return x;
+}
+FN float warp_max(float x) {
+#pragma unroll
+    for (int d = 16; d > 0; d >>= 1)
+        x = fmaxf(x, __shfl_xor_sync(FULL_WARP, x, d));
     return x;
 }
 /* Sum and largest over lanes that share lane % 4, and over the four lanes of a quad. */
@@ -78,6 +85,18 @@ FN uint32_t pack_bf16(float low, float high) {
 FN uint32_t fma_bf16x2(uint32_t a, uint32_t b, uint32_t c) {
     uint32_t r;
     asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+    return r;
+}
+/* x & mask | rest in one instruction. */
+FN uint32_t and_or(uint32_t x, uint32_t mask, uint32_t rest) {
+    uint32_t r;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(r) : "r"(x), "r"(mask), "r"(rest));
+    return r;
+}
+/* 2^x within 2 units of the last place; 0 where that is below 2^-126. */
+FN float exp2_near(float x) {
+    float r;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
     return r;
 }
 FN uint32_t to_tf32(float x) {
@@ -156,11 +175,37 @@ FN uint2 load_once(const uint2 *p) {
                  : "l"(p));
     return v;
 }
+#ifdef LILY_CUDA_TRACE
+/* A count of kernels, then of each the time (ns) at which its first block began and at which the
+ * kernel ahead had ended. Every translation unit has its own copy of the address. */
+static __device__ unsigned long long *trace_place;
+FN unsigned long long trace_now() {
+    unsigned long long t;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t)::"memory");
+    return t;
+}
+#define TRACE_BIND(name)                                                                           \
+    extern "C" cudaError_t cuda_trace_##name(void *place) {                                        \
+        return cudaMemcpyToSymbol(trace_place, &place, sizeof place);                              \
+    }
+#endif
+
 /* Waits until the kernel ahead has ended and its writes can be seen. Every kernel calls it in every
  * thread, also where there is nothing to do: the kernel behind relies on it. */
 FN void chain_wait() {
+#ifdef LILY_CUDA_TRACE
+    bool is_first = blockIdx.x + blockIdx.y + blockIdx.z + threadIdx.x == 0 && trace_place;
+    unsigned long long begun = is_first ? trace_now() : 0;
+#endif
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+#ifdef LILY_CUDA_TRACE
+    if (is_first) {
+        unsigned long long i = (*trace_place)++ % CUDA_TRACE_MAX;
+        trace_place[1 + 2 * i] = begun;
+        trace_place[2 + 2 * i] = trace_now();
+    }
 #endif
 }
 /* Lets the kernel behind start (and wait inside). */
@@ -198,6 +243,10 @@ template <typename... P> static cudaError_t allow_shared(void (*kernel)(P...), s
 }
 #endif
 
+#ifndef TRACE_BIND
+#define TRACE_BIND(name)
+#endif
+
 #define CUDA_TRY(call)                                                                             \
     do {                                                                                           \
         cudaError_t cuda_try_ = (call);                                                            \
@@ -214,8 +263,21 @@ struct DigitLane {
     float scale, sum;
 };
 
-/* A value that is not finite makes the scale NaN, so that it shows in every product: its bits are
+/* The scale of a group whose largest size has these bits, and what values are multiplied by. A
+ * value that is not finite makes the scale NaN, so that it shows in every product: its bits are
  * above those of every number. */
+struct DigitScale {
+    float scale, inverse;
+};
+FN DigitScale digit_scale(uint32_t bits) {
+    float top = bits_f32(bits);
+    bool is_small = top <= 1e-30f; // too small to count, and to divide by
+    DigitScale s;
+    s.inverse = is_small ? 0.0f : 16256.0f / top;
+    s.scale = is_small ? 0.0f : bits < 0x7f800000u ? top / 16256.0f : bits_f32(0x7fffffffu);
+    return s;
+}
+
 FN DigitLane digits_make(const float v[16]) {
     DigitLane d;
     uint32_t bits = 0;
@@ -230,15 +292,13 @@ FN DigitLane digits_make(const float v[16]) {
     bits = other > bits ? other : bits;
     other = __shfl_xor_sync(FULL_WARP, bits, 2);
     bits = other > bits ? other : bits;
-    float top = bits_f32(bits);
-    bool is_small = top <= 1e-30f; // too small to count, and to divide by
-    float inverse = is_small ? 0.0f : 16256.0f / top;
-    d.scale = is_small ? 0.0f : bits < 0x7f800000u ? top / 16256.0f : bits_f32(0x7fffffffu);
+    DigitScale s = digit_scale(bits);
+    d.scale = s.scale;
     float total = 0.0f;
 #pragma unroll
     for (int i = 0; i < 16; i++) {
         int t = i / 4, half = i / 2 % 2, e = i % 2;
-        int whole = __float2int_rn(v[i] * inverse);
+        int whole = __float2int_rn(v[i] * s.inverse);
         int high = (whole + 64) >> 7, low = whole - high * 128;
         int shift = 8 * (2 * e + t % 2);
         d.high[t / 2 * 2 + half] |= ((uint32_t)high & 255u) << shift;
@@ -259,6 +319,79 @@ FN void digits_store(uint32_t *digit, float *scale, const DigitLane &d, int j) {
         *reinterpret_cast<float2 *>(scale) = make_float2(d.scale, d.sum);
 }
 
+/* A warp's 8 groups of x * gain (n of them, zeros behind), and the sum of squares of x. Every load
+ * is a whole line: lane l holds values 4 l .. 4 l + 3 of each 128, so that 16 lanes share a group.
+ * x is read past the first-level cache: the kernel ahead of the one ahead may have written it. */
+FN float row_scaled(float4 v[4], const float *x, const float *gain, int32_t n, int lane) {
+    float4 w[4];
+#pragma unroll
+    for (int c = 0; c < 4; c++) {
+        v[c] = w[c] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        if (2 * c + lane / 16 < n) {
+            v[c] = __ldcg(reinterpret_cast<const float4 *>(x) + c * 32 + lane);
+            w[c] = reinterpret_cast<const float4 *>(gain)[c * 32 + lane];
+        }
+    }
+    float squares = 0.0f;
+#pragma unroll
+    for (int c = 0; c < 4; c++) {
+        squares = fmaf(v[c].x, v[c].x, squares);
+        squares = fmaf(v[c].y, v[c].y, squares);
+        squares = fmaf(v[c].z, v[c].z, squares);
+        squares = fmaf(v[c].w, v[c].w, squares);
+        v[c] = make_float4(v[c].x * w[c].x, v[c].y * w[c].y, v[c].z * w[c].z, v[c].w * w[c].w);
+    }
+    return warp_sum(squares);
+}
+
+/* Digits of a warp's 8 groups of one row, in shared memory. */
+struct Digits8 {
+    uint32_t digit[CUDA_WARP_TILES][32];
+    float scale[CUDA_WARP_TILES][2];
+};
+
+/* Values held as row_scaled gives them to digits. */
+FN void row_digits(Digits8 *d, const float4 v[4], int lane) {
+    bool is_odd = lane / 4 % 2; // which of two neighbouring 16s
+    int word = (lane % 2 * 2 + is_odd) * 4 + lane / 8 % 2 * 2 + lane / 2 % 2;
+#pragma unroll
+    for (int c = 0; c < 4; c++) {
+        float y[4] = {v[c].x, v[c].y, v[c].z, v[c].w};
+        uint32_t bits = 0;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            uint32_t size = __float_as_uint(y[i]) & 0x7fffffffu;
+            bits = size > bits ? size : bits;
+        }
+#pragma unroll
+        for (int step = 1; step < 16; step *= 2) {
+            uint32_t other = __shfl_xor_sync(FULL_WARP, bits, step);
+            bits = other > bits ? other : bits;
+        }
+        DigitScale s = digit_scale(bits);
+        uint32_t two[2] = {0, 0}; // high and low digits of the values of two lanes of a product
+        float total = 0.0f;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            int whole = __float2int_rn(y[i] * s.inverse);
+            int high = (whole + 64) >> 7, low = whole - high * 128;
+            two[i / 2] |= (((uint32_t)high & 255u) | ((uint32_t)low & 255u) << 8) << i % 2 * 16;
+            total += (float)whole; // exact: below 2^24
+        }
+        uint32_t theirs = __shfl_xor_sync(FULL_WARP, is_odd ? two[0] : two[1], 4);
+        uint32_t even = is_odd ? theirs : two[0], odd = is_odd ? two[1] : theirs;
+        int group = 2 * c + lane / 16;
+        d->digit[group][word] = (even & 0x00ff00ffu) | (odd & 0x00ff00ffu) << 8;
+        d->digit[group][16 + word] = (even >> 8 & 0x00ff00ffu) | (odd & 0xff00ff00u);
+#pragma unroll
+        for (int step = 1; step < 16; step *= 2)
+            total += __shfl_xor_sync(FULL_WARP, total, step);
+        if (lane % 16 == 0)
+            *reinterpret_cast<float2 *>(d->scale[group]) = make_float2(s.scale, total * s.scale);
+    }
+    __syncwarp();
+}
+
 /* A lane's 16 values of a group of 64 that begins at x. */
 FN void group_load(float v[16], const float *x, int j) {
 #pragma unroll
@@ -267,14 +400,6 @@ FN void group_load(float v[16], const float *x, int j) {
         v[2 * i] = two.x;
         v[2 * i + 1] = two.y;
     }
-}
-
-/* Sum of squares of a lane's values, added to `sum` one by one. */
-FN float group_squares(float sum, const float v[16]) {
-#pragma unroll
-    for (int i = 0; i < 16; i++)
-        sum = fmaf(v[i], v[i], sum);
-    return sum;
 }
 
 #endif

@@ -17,7 +17,8 @@
  *
  * Order of summation of a decode product: inside a group exact; groups of 8 behind each other in
  * f32; these partial sums in ascending order. The number of rows changes nothing for a row. Of a
- * prefill product: inputs in steps of 16 in one f32 sum, ascending, whatever the tile shape. */
+ * prefill product: inputs in steps of 16 in one f32 sum, ascending, whatever the tile shape; the
+ * sums of the two columns (sm80, sm90a) differ in rounding. */
 #ifndef LILY_BACKEND_CUDA_CUDA_KERNELS_H
 #define LILY_BACKEND_CUDA_CUDA_KERNELS_H
 
@@ -32,8 +33,9 @@ enum {
     CUDA_MAX_HIDDEN = 4096,  // 8 such warps: the router's 8-bit tiles fit into shared memory
     CUDA_MAX_TOP_K = 15,     // 16 warps with the shared expert's
     CUDA_MAX_ROWS = 65535,   // of a step: a launch has no more blocks in its second direction
-    CUDA_MAX_SPLITS = 64,    // pieces of a context in decode attention
-    CUDA_SPLIT_KEYS = 128,   // a piece is a multiple of it
+    CUDA_WIDE_ROWS = 128,    // rows of an item of a grouped product, sm90a column: at most
+    CUDA_MAX_SPLITS = 128,   // pieces of a context in decode attention
+    CUDA_SPLIT_KEYS = 64,    // a piece is a multiple of it
     CUDA_BAD_ROWS = 1 << 22, // a bad row is noted as layer * this + row of the sequence
 };
 
@@ -97,7 +99,9 @@ typedef struct CudaBad {
 /* How kernels are started. */
 typedef struct CudaLaunch {
     cudaStream_t stream;
-    bool is_chained; // a kernel may start before the one ahead of it has ended, and waits inside
+    bool is_chained;    // a kernel may start before the one ahead of it has ended, and waits inside
+    int32_t n_sm90;     // multiprocessors for the sm90a column; 0: the sm80 column
+    int32_t max_shared; // bytes of shared memory that a block may use
 } CudaLaunch;
 
 #ifdef __cplusplus
@@ -203,10 +207,11 @@ typedef struct CudaArgmax {
     int32_t *sampled; // [2, max_seqs]
     uint64_t *best;   // [m, CUDA_ARGMAX_BLOCKS] scratch
     int32_t *count;   // [m] zero before, zero behind
+    int32_t *host;    // pinned host memory [3, max_seqs] that gets ids and bad rows too; or NULL
     int32_t m, v, max_seqs;
     CudaBad bad;
 } CudaArgmax;
-enum { CUDA_ARGMAX_BLOCKS = 32 };
+enum { CUDA_ARGMAX_BLOCKS = 128 };
 cudaError_t cuda_argmax(const CudaLaunch *l, const CudaArgmax *a);
 
 /* ---- cuda_matvec.cu: decode products, weights as the wide operand ---- */
@@ -225,11 +230,16 @@ typedef struct CudaMatvec {
     CudaSource src;
     float *y;
     int32_t ldy, is_add;
+    int32_t is_swiglu; // more than 8 rows only: y [m, ldy] = silu(gate) * up, interleaved by 8
     CudaBad bad;
 } CudaMatvec;
 cudaError_t cuda_matvec(const CudaLaunch *l, const CudaMatvec *a);
+/* The same by cuda_wide.cu, where it fits: many rows, on a card with enough shared memory. */
+bool cuda_wide_fits(const CudaLaunch *l, const CudaMatvec *a);
+cudaError_t cuda_wide(const CudaLaunch *l, const CudaMatvec *a);
 
-/* Router logits, the shared expert's gate and up, and behind the last of them the routing. */
+/* Router logits and the shared expert's gate and up. Of several rows also the routing, by the last
+ * block; of a single row the digits, into src.digits: the kernels behind choose its experts. */
 typedef struct CudaRouter {
     CudaMatrix router; // [E + 1, H]: row E is the shared expert's mix
     CudaMatrix shared; // [2 SI, H] gate and up interleaved by 8
@@ -244,7 +254,8 @@ cudaError_t cuda_router(const CudaLaunch *l, const CudaRouter *a);
 typedef struct CudaExperts {
     CudaMatrix w; // [E * 2 I, H] interleaved by 8
     CudaSource src;
-    const int32_t *id; // [m, top_k]
+    const int32_t *id; // [m, top_k] of several rows
+    CudaRoute route;   // of a single row, whose digits are in src.digits
     float *act;
     int32_t inner, top_k;
 } CudaExperts;
@@ -255,10 +266,12 @@ typedef struct CudaDown {
     CudaMatrix w;      // [E * H, I]
     CudaMatrix shared; // [H, SI]
     const float *act, *shared_act;
-    const int32_t *id;
+    const int32_t *id; // of several rows
     const float *weight;
+    CudaRoute route;  // of a single row
     const float *mix; // [m] at stride ld_mix
     float *x;         // [m, H]
+    float *y;         // [m * (top_k + 1), H] scratch: the pairs', then the shared expert's
     int32_t ld_mix, m, h, top_k;
     CudaBad bad;
 } CudaDown;
@@ -286,8 +299,12 @@ typedef struct CudaMatmul {
     CudaBad bad;
 } CudaMatmul;
 cudaError_t cuda_matmul(const CudaLaunch *l, const CudaMatmul *a);
+/* Pairs of an item of a grouped product, for CudaGroup.tile, in the column of this launch. */
+int32_t cuda_matmul_item_pairs(const CudaLaunch *l);
+/* Whether the build has the sm90a column (for cards of compute capability 9.0). */
+bool cuda_matmul_has_sm90(void);
 
-/* ---- cuda_recur.cu: gated delta net ---- */
+/* ---- cuda_recur.cu: gated delta net, decode ---- */
 
 /* One layer's parameters and state. */
 typedef struct CudaGdn {
@@ -309,7 +326,11 @@ typedef struct CudaGdnDecode {
 } CudaGdnDecode;
 cudaError_t cuda_gdn_decode(const CudaLaunch *l, const CudaGdnDecode *a);
 
-/* Prefill: all of it, from projections to gated rows. */
+/* ---- cuda_delta.cu: gated delta net, prefill ---- */
+
+enum { CUDA_DELTA_KEYS = 65536, CUDA_DELTA_MIX = 21504 }; // bytes
+
+/* All of it, from projections to gated rows. */
 typedef struct CudaGdnPrefill {
     CudaGdn g;
     const uint16_t *proj; // [m, ld] bf16
@@ -317,14 +338,12 @@ typedef struct CudaGdnPrefill {
     const CudaSeq *seqs;
     const CudaChunk *chunks;
     const CudaSnap *snaps;
-    float *q, *k, *v; // [m, KD], [m, KD], [m, VD] after convolution; q, k unit length, q scaled
-    float *gate;      // [m, HV, 2] log decay, step size
-    float *u, *w;     // [n_chunks, HV, 64, 128]
-    float *p;         // [n_chunks, HV, 64, 64]
-    float *sum;       // [n_chunks, HV, 64] running sums of the log decay
-    float *delta;     // [m, VD] output of the recurrence
-    uint16_t *out;    // [m, VD] bf16, gated
-    int32_t ld, m, n_seqs, n_chunks;
+    uint16_t *keys; // [n_chunks, HK, CUDA_DELTA_KEYS bytes] k and q after convolution, unit length
+    uint32_t *mix;  // [n_chunks, HV, CUDA_DELTA_MIX bytes] triangular matrices, factors of rows
+    float *v;       // [n_chunks, HV, 64, 128] after convolution
+    float *delta;   // [m, VD] output of the recurrence
+    uint16_t *out;  // [m, VD] bf16, gated
+    int32_t ld, m, n_seqs, n_chunks, max_shared;
 } CudaGdnPrefill;
 cudaError_t cuda_gdn_prefill(const CudaLaunch *l, const CudaGdnPrefill *a);
 
@@ -367,11 +386,21 @@ cudaError_t cuda_attn_prefill(const CudaLaunch *l, const CudaAttnPrefill *a);
 /* Tokens of one tile of prefill attention. */
 int32_t cuda_attn_tile_tokens(int32_t nq, int32_t nkv, int max_shared);
 
+#ifdef LILY_CUDA_TRACE
+/* Builds with CUDA_TRACE=1: kernels note their times at `place` [1 + 2 CUDA_TRACE_MAX] u64 of
+ * device memory (cuda_device.cuh); NULL: they do not. */
+enum { CUDA_TRACE_MAX = 1 << 16 };
+cudaError_t cuda_trace_bind(void *place);
+#endif
+
 /* ---- cuda_meter.cu: what the card can do, for bounds ---- */
 /* Reads n bytes once; the sum of it goes to out (so that nothing is left out). */
 cudaError_t cuda_meter_read(const CudaLaunch *l, const void *p, uint64_t n, uint32_t *out);
 /* bf16 matrix instructions from registers: n_rounds of 64 m16n8k16 a warp. */
 cudaError_t cuda_meter_matrix(const CudaLaunch *l, int32_t n_blocks, int32_t n_rounds, float *out);
+/* The same of warp groups, two a block, on a card of compute capability 9.0: n_rounds of four
+ * m64n256k16 a group, A from registers. */
+cudaError_t cuda_meter_wgmma(const CudaLaunch *l, int32_t n_blocks, int32_t n_rounds, float *out);
 
 #ifdef __cplusplus
 }

@@ -138,11 +138,11 @@ static Status check_count(const char *what, int64_t found, bool is_good, const c
 static Status check_mask(const char *mask, Err *err) {
     while (mask && *mask) {
         int n = (int)strcspn(mask, ",");
-        bool is_known =
-            (n == 5 && (memcmp(mask, "graph", 5) == 0 || memcmp(mask, "chain", 5) == 0));
+        bool is_known = n == 5 && (memcmp(mask, "graph", 5) == 0 || memcmp(mask, "chain", 5) == 0 ||
+                                   memcmp(mask, "sm90a", 5) == 0);
         if (n && !is_known)
-            return err_set(err, STATUS_INVALID, "cuda: mask: expected graph or chain, found %.*s",
-                           n, mask);
+            return err_set(err, STATUS_INVALID,
+                           "cuda: mask: expected graph, chain or sm90a, found %.*s", n, mask);
         mask += n + (mask[n] == ',');
     }
     return STATUS_OK;

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-/* cuda_matmul.cu - prefill products: weights are the A operand, each lane turns its own codes into
- * bf16 (scale * code + bias, rounded once) in registers; rows of the step come through shared
- * memory, four tiles deep.
+/* cuda_matmul.cu - prefill products, the sm80 column, and the choice between both: weights are the
+ * A operand, each lane turns its own codes into bf16 (scale * code + bias, rounded once) in
+ * registers; rows of the step come through shared memory, four tiles deep.
  *
- * Path:     started by cuda_step.c.
+ * Path:     started by cuda_step.c; hands on to cuda_matmul_sm90.cu where the launch says so.
  * Owns:     nothing.  Thread: engine.
  * Not here: decode products (cuda_matvec.cu). */
-#include "backend/cuda/cuda_device.cuh"
+#include "backend/cuda/cuda_operand.cuh"
+
+cudaError_t cuda_matmul_sm90(const CudaLaunch *l, const CudaMatmul *m);
+cudaError_t cuda_matmul_sm90_init(int max_shared);
+bool cuda_matmul_sm90_is_built();
 
 enum { STAGES = 4, WARP_ROWS = 32 };
 
@@ -26,26 +30,6 @@ FN void codes_load(Codes &c, const CudaMatrix &w, int64_t block, int64_t n_block
             c.word[i] = load_once(reinterpret_cast<const uint4 *>(w.code + at * 128) + lane);
             c.scale[i] = load_once(reinterpret_cast<const uint2 *>(w.scale + at * 16) + lane / 4);
         }
-}
-
-/* Two codes at bits `shift` and 16 + `shift` to scale * code + bias. 0x4300 is 128 in bf16, whose
- * last place is 1: 128 + code is exact, and so is the difference. */
-FN uint32_t codes_pair(uint32_t word, int shift, uint32_t scale, uint32_t bias) {
-    uint32_t q = (word >> shift & 0x000f000fu) | 0x43004300u;
-    q = fma_bf16x2(q, 0x3f803f80u, 0xc300c300u); // * 1 - 128
-    return fma_bf16x2(q, scale, bias);
-}
-
-/* The A operand of step t (16 inputs) of one row block. */
-FN void codes_operand(uint32_t a[4], const uint4 &word, const uint2 &scale, int t) {
-    uint32_t first = t / 2 ? word.y : word.x, second = t / 2 ? word.w : word.z;
-    uint32_t s0 = (scale.x & 0xffffu) * 0x10001u, b0 = (scale.x >> 16) * 0x10001u;
-    uint32_t s1 = (scale.y & 0xffffu) * 0x10001u, b1 = (scale.y >> 16) * 0x10001u;
-    int shift = 8 * (t % 2);
-    a[0] = codes_pair(first, shift, s0, b0);
-    a[1] = codes_pair(second, shift, s1, b1);
-    a[2] = codes_pair(first, shift + 4, s0, b0);
-    a[3] = codes_pair(second, shift + 4, s1, b1);
 }
 
 /* What a block works on. */
@@ -224,6 +208,8 @@ static cudaError_t matmul_start(const CudaLaunch *l, const CudaMatmul *a) {
 /* The tile shape changes no result: every output is one sum over ascending inputs. Small products
  * take small tiles, so that every multiprocessor has work. */
 extern "C" cudaError_t cuda_matmul(const CudaLaunch *l, const CudaMatmul *a) {
+    if (l->n_sm90)
+        return cuda_matmul_sm90(l, a);
     if (a->item) // items of 64 pairs
         return matmul_start<64, 4>(l, a);
     int64_t big = (int64_t)((a->w.n + 255) / 256) * ((a->m + 127) / 128);
@@ -232,7 +218,16 @@ extern "C" cudaError_t cuda_matmul(const CudaLaunch *l, const CudaMatmul *a) {
     return matmul_start<64, 4>(l, a);
 }
 
-cudaError_t cuda_matmul_init() {
+extern "C" int32_t cuda_matmul_item_pairs(const CudaLaunch *l) {
+    return l->n_sm90 ? CUDA_WIDE_ROWS : 64;
+}
+
+extern "C" bool cuda_matmul_has_sm90(void) { return cuda_matmul_sm90_is_built(); }
+
+cudaError_t cuda_matmul_init(int max_shared) {
+    CUDA_TRY(cuda_matmul_sm90_init(max_shared));
     CUDA_TRY(allow_shared(matmul_kernel<128, 8>, matmul_shared<128>()));
     return allow_shared(matmul_kernel<64, 4>, matmul_shared<64>());
 }
+
+TRACE_BIND(matmul)

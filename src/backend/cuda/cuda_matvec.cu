@@ -1,104 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 /* cuda_matvec.cu - decode products: weights as the wide operand of the whole-number matrix
- * instructions, up to 32 step rows as the narrow one. A warp takes 16 rows of the matrix and 8
+ * instructions, step rows as the narrow one. A warp takes 16 rows of the matrix and 8
  * groups of 64 inputs; it asks for all its weights before it waits for the kernel ahead.
  *
  * Path:     started by cuda_step.c.
  * Owns:     nothing.  Thread: engine.
- * Not here: the layout (cuda_layout.h), prefill products (cuda_matmul.cu). */
+ * Not here: products with many rows (cuda_wide.cu), prefill products (cuda_matmul.cu). */
+#include "backend/cuda/cuda_product.cuh"
 #include "backend/cuda/cuda_route.cuh"
-
-/* A whole number at rest in the bits of a float: 1.5 * 2^23 + n for |n| < 2^22. The matrix
- * instruction adds to these bits, one subtraction gives n as a float. Sums of 64 products of a code
- * (at most 255) and a digit (at most 127) stay below 2^21. */
-#define WHOLE_BITS 0x4b400000
-#define WHOLE_VALUE 12582912.0f
-
-/* 8 tiles of one warp, on their way from device to shared memory: they cost no registers, so that
- * enough warps fit to have a whole matrix under way at once. */
-template <int BITS> struct WarpTiles {
-    uint4 code[CUDA_WARP_TILES][BITS / 4][32];
-    uint4 scale[CUDA_WARP_TILES][4]; // 16 rows of scale and bias
-};
-
-/* Asks for tiles [first, first + 8) of row block `block`; zeros at and above the last. */
-template <int BITS>
-FN void tiles_fetch(WarpTiles<BITS> &w, const CudaMatrix &m, int64_t block, int32_t first,
-                    int lane) {
-    int32_t n_tiles = m.k / CUDA_GROUP;
-    int64_t at = block * n_tiles + first;
-    const uint4 *code = reinterpret_cast<const uint4 *>(m.code + at * 32 * BITS);
-    const uint4 *scale = reinterpret_cast<const uint4 *>(m.scale + at * 16);
-#pragma unroll
-    for (int i = 0; i < CUDA_WARP_TILES; i++)
-#pragma unroll
-        for (int q = 0; q < BITS / 4; q++)
-            if (first + i < n_tiles)
-                copy_async(&w.code[i][q][lane], code + (i * 32 + lane) * (BITS / 4) + q, true);
-    if (first + lane / 4 < n_tiles)
-        copy_async(&w.scale[lane / 4][lane % 4], scale + lane, true);
-    copy_commit();
-}
-
-/* The lane's codes and scales of tile i. */
-template <int BITS>
-FN uint2 tile_take(uint32_t word[BITS], const WarpTiles<BITS> &w, int i, int lane) {
-#pragma unroll
-    for (int q = 0; q < BITS / 4; q++) {
-        uint4 four = w.code[i][q][lane];
-        word[4 * q] = four.x;
-        word[4 * q + 1] = four.y;
-        word[4 * q + 2] = four.z;
-        word[4 * q + 3] = four.w;
-    }
-    return reinterpret_cast<const uint2 *>(w.scale[i])[lane / 4];
-}
-
-/* acc += tile times the digits of 4 step rows: the instruction's columns 2 r and 2 r + 1 are the
- * high and the low digits of row r, so that a lane ends with both digits' sums of row lane % 4, of
- * its two matrix rows. digits: the lane's 16 bytes of row lane / 8, high or low by lane / 4 % 2;
- * s: scale and sum of row lane % 4. */
-template <int BITS>
-FN void tile_product(float acc[2], const uint32_t word[BITS], uint2 scale, uint4 digits, float2 s) {
-    uint32_t a[8]; // two instructions of four registers
-    const uint32_t mask = 0x0f0f0f0fu;
-    if (BITS == 4) {
-        a[0] = word[0] & mask;
-        a[1] = word[2] & mask;
-        a[2] = word[0] >> 4 & mask;
-        a[3] = word[2] >> 4 & mask;
-        a[4] = word[1] & mask;
-        a[5] = word[3] & mask;
-        a[6] = word[1] >> 4 & mask;
-        a[7] = word[3] >> 4 & mask;
-    } else {
-        a[0] = word[0];
-        a[1] = word[4 % BITS];
-        a[2] = word[1];
-        a[3] = word[5 % BITS];
-        a[4] = word[2];
-        a[5] = word[6 % BITS];
-        a[6] = word[3];
-        a[7] = word[7 % BITS];
-    }
-    int32_t c[4] = {WHOLE_BITS, WHOLE_BITS, WHOLE_BITS, WHOLE_BITS};
-    mma_s8(c, a[0], a[1], a[2], a[3], digits.x, digits.y);
-    mma_s8(c, a[4], a[5], a[6], a[7], digits.z, digits.w);
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        float whole = fmaf(__int_as_float(c[2 * i]) - WHOLE_VALUE, 128.0f,
-                           __int_as_float(c[2 * i + 1]) - WHOLE_VALUE);
-        uint32_t sb = i ? scale.y : scale.x;
-        acc[i] = fmaf(bf16_low(sb), whole * s.x, acc[i]);
-        acc[i] = fmaf(bf16_high(sb), s.y, acc[i]);
-    }
-}
-
-/* Digits of a warp's 8 groups of one row, in shared memory. */
-struct Digits8 {
-    uint32_t digit[CUDA_WARP_TILES][32];
-    float scale[CUDA_WARP_TILES][2];
-};
 
 /* A warp's product with one row: n tiles. All step rows of the instruction are the same one. */
 template <int BITS>
@@ -108,53 +17,54 @@ FN void product_shared(float acc[2], const WarpTiles<BITS> &w, int32_t n, const 
 #pragma unroll
     for (int i = 0; i < CUDA_WARP_TILES; i++)
         if (i < n) {
-            uint32_t word[BITS];
+            uint32_t word[BITS], a[8];
             uint2 scale = tile_take<BITS>(word, w, i, lane);
+            tile_unpack<BITS>(a, word);
             uint4 digits = reinterpret_cast<const uint4 *>(d->digit[i])[at];
             float2 s = *reinterpret_cast<const float2 *>(d->scale[i]);
-            tile_product<BITS>(acc, word, scale, digits, s);
+            tile_product(acc, a, scale, digits, s);
         }
 }
 
-/* The same with digits in device memory, step rows row0 .. row0 + 3 (at most m - 1: what stands
- * behind it is the last row again, and is not stored). */
-template <int BITS>
-FN void product_rows(float acc[2], const WarpTiles<BITS> &w, int32_t first, int32_t groups,
-                     const CudaDigits &d, int32_t row0, int32_t m, int lane) {
-    int32_t row = row0 + lane / 8, col = row0 + lane % 4;
-    row = row < m ? row : m - 1;
-    col = col < m ? col : m - 1;
-    const uint4 *digits = reinterpret_cast<const uint4 *>(d.digit) +
-                          ((int64_t)row * groups + first) * 8 + lane / 4 % 2 * 4 + lane % 4;
-    const float2 *s = reinterpret_cast<const float2 *>(d.scale) + (int64_t)col * groups + first;
-#pragma unroll
+/* The same with digits in device memory, NT times 4 rows: the lane's digits are those of `row`, row
+ * + 4, .. and its scales those of `col`, col + 4, ..; what stands behind the last is the last
+ * again. */
+template <int BITS, int NT>
+FN void product_rows(float (*acc)[2], const WarpTiles<BITS> &w, int32_t first, int32_t groups,
+                     const CudaDigits &d, int32_t row, int32_t col, int32_t last, int lane) {
+    const uint4 *digits =
+        reinterpret_cast<const uint4 *>(d.digit) + (int64_t)first * 8 + lane / 4 % 2 * 4 + lane % 4;
+    const float2 *s = reinterpret_cast<const float2 *>(d.scale) + first;
+#pragma unroll(NT > 2 ? 2 : CUDA_WARP_TILES)
     for (int i = 0; i < CUDA_WARP_TILES; i++)
         if (first + i < groups) {
-            uint32_t word[BITS];
+            uint32_t word[BITS], a[8];
             uint2 scale = tile_take<BITS>(word, w, i, lane);
-            tile_product<BITS>(acc, word, scale, digits[8 * i], s[i]);
+            tile_unpack<BITS>(a, word);
+            constexpr int TURN = NT < 4 ? NT : 4; // under way together
+#pragma unroll
+            for (int t0 = 0; t0 < NT; t0 += TURN) {
+                uint4 mine[TURN];
+                float2 theirs[TURN];
+#pragma unroll
+                for (int t = 0; t < TURN; t++) {
+                    int32_t r = row + 4 * (t0 + t), q = col + 4 * (t0 + t);
+                    mine[t] = digits[(r < last ? r : last) * groups * 8 + 8 * i];
+                    theirs[t] = s[(q < last ? q : last) * groups + i];
+                }
+#pragma unroll
+                for (int t = 0; t < TURN; t++)
+                    tile_product(acc[t0 + t], a, scale, mine[t], theirs[t]);
+            }
         }
 }
 
-/* A lane's share of x * gain of a warp's 8 groups, and of the sum of squares of x. */
-FN float fused_make(Digits8 *d, const float *x, const float *gain_from, int32_t first,
-                    int32_t groups, int lane) {
-    int32_t g = first + lane / 4;
-    float v[16], gain[16];
-#pragma unroll
-    for (int i = 0; i < 16; i++)
-        v[i] = gain[i] = 0.0f;
-    if (g < groups) {
-        group_load(v, x + g * CUDA_GROUP, lane % 4);
-        group_load(gain, gain_from + g * CUDA_GROUP, lane % 4);
-    }
-    float squares = warp_sum(group_squares(0.0f, v));
-#pragma unroll
-    for (int i = 0; i < 16; i++)
-        v[i] *= gain[i];
-    DigitLane lane_digits = digits_make(v);
-    digits_store(d->digit[lane / 4], d->scale[lane / 4], lane_digits, lane % 4);
-    __syncwarp();
+/* Digits of a warp's 8 groups of x * gain, and the sum of squares of x. */
+FN float fused_make(Digits8 *d, const CudaSource &src, int32_t first, int32_t groups, int lane) {
+    float4 v[4];
+    int32_t from = first * CUDA_GROUP;
+    float squares = row_scaled(v, src.x + from, src.gain + from, groups - first, lane);
+    row_digits(d, v, lane);
     return squares;
 }
 
@@ -178,41 +88,23 @@ FN Shared shared_at(unsigned char *base, int warps, int nt, bool is_fused, int b
     return s;
 }
 
-FN void part_store(float *part, const float acc[2], int lane) {
-    part[lane] = acc[0]; // matrix row lane / 4, step row lane % 4
-    part[32 + lane] = acc[1];
-}
-
-/* The whole sum of (row, column) of n-tile t: partial sums in ascending order of inputs. */
-FN float part_sum(const float *part, int warps, int nt, int t, int row, int col) {
-    float sum = 0.0f;
-    for (int w = 0; w < warps; w++)
-        sum += part[(w * nt + t) * 64 + row * 4 + col];
-    return sum;
-}
-
-/* 1 / rms from the partial sums of squares; in the order of norm_kernel. */
-FN float squares_factor(const float *squares, int warps, int32_t k, float eps) {
-    float sum = 0.0f;
-    for (int w = 0; w < warps; w++)
-        sum += squares[w];
-    return 1.0f / sqrtf(sum / (float)k + eps);
-}
-
 /* One row block of a product into shared memory, up to the barrier. row0: first step row. */
 template <int BITS, int NT, bool FUSED>
 FN void block_product(const Shared &s, const WarpTiles<BITS> &w, const CudaMatrix &m,
                       const CudaSource &src, int32_t row0, int warp, int lane) {
     int32_t groups = m.k / CUDA_GROUP, first = warp * CUDA_WARP_TILES;
+    float acc[NT][2];
 #pragma unroll
-    for (int t = 0; t < NT; t++) {
-        float acc[2] = {0.0f, 0.0f};
-        if (FUSED)
-            product_shared<BITS>(acc, w, groups - first, &s.digits[warp], lane);
-        else
-            product_rows<BITS>(acc, w, first, groups, src.digits, row0 + 4 * t, src.m, lane);
-        part_store(s.part + (warp * NT + t) * 64, acc, lane);
-    }
+    for (int t = 0; t < NT; t++)
+        acc[t][0] = acc[t][1] = 0.0f;
+    if (FUSED)
+        product_shared<BITS>(acc[0], w, groups - first, &s.digits[warp], lane);
+    else
+        product_rows<BITS, NT>(acc, w, first, groups, src.digits, row0 + lane / 8, row0 + lane % 4,
+                               src.m - 1, lane);
+#pragma unroll
+    for (int t = 0; t < NT; t++)
+        part_store(s.part + (warp * NT + t) * 64, acc[t], lane);
 }
 
 /* The factor that belongs to step row `row`. */
@@ -243,7 +135,7 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS_WANTED(NT, WARPS))
     chain_wait();
     chain_next();
     if (FUSED) {
-        float squares = fused_make(&s.digits[warp], a.src.x, a.src.gain, first, groups, lane);
+        float squares = fused_make(&s.digits[warp], a.src, first, groups, lane);
         if (lane == 0)
             s.squares[warp] = squares;
     }
@@ -320,6 +212,8 @@ template <int BITS> static cudaError_t matvec_start(const CudaLaunch *l, const C
 }
 
 extern "C" cudaError_t cuda_matvec(const CudaLaunch *l, const CudaMatvec *a) {
+    if (cuda_wide_fits(l, a))
+        return cuda_wide(l, a);
     return a->w.bits == 4 ? matvec_start<4>(l, a) : matvec_start<8>(l, a);
 }
 
@@ -363,6 +257,8 @@ FN void router_store(const CudaRouter &a, const Shared &s, int32_t block, int32_
                 part_sum(s.part, warps, NT, t, row, col) *
                 source_factor<FUSED>(a.src, s, warps, m.k, step_row);
     }
+    if (a.src.m == 1) // its experts' kernels choose them themselves
+        return;
     __threadfence();
     __syncthreads();
     int32_t n_blocks = (m.n + 15) / 16 * (int32_t)gridDim.y;
@@ -376,6 +272,22 @@ FN void router_store(const CudaRouter &a, const Shared &s, int32_t block, int32_
         route_any(a.route, row, (int)threadIdx.x % 32);
     if (threadIdx.x == 0)
         *a.count = 0;
+}
+
+/* The digits of a row that was normalised on the way, for the kernel behind; by one block. */
+FN void digits_keep(const CudaRouter &a, const Shared &s, int warps, int warp, int32_t groups,
+                    int lane) {
+    int32_t first = warp * CUDA_WARP_TILES;
+    const Digits8 &d = s.digits[warp];
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        if (first + 4 * i + lane / 8 < groups)
+            reinterpret_cast<uint4 *>(a.src.digits.digit + first * 32)[32 * i + lane] =
+                reinterpret_cast<const uint4 *>(d.digit)[32 * i + lane];
+    if (lane < 16 && first + lane / 2 < groups)
+        a.src.digits.scale[first * 2 + lane] = d.scale[lane / 2][lane % 2];
+    if (threadIdx.x == 0)
+        a.src.digits.factor[0] = squares_factor(s.squares, warps, a.router.k, a.src.eps);
 }
 
 /* Blocks [0, router blocks): router rows; the others: the shared expert's. */
@@ -392,7 +304,7 @@ template <int BITS, int NT, bool FUSED> FN void router_part(const CudaRouter &a,
     chain_wait();
     chain_next();
     if (FUSED) {
-        float squares = fused_make(&s.digits[warp], a.src.x, a.src.gain, first, groups, lane);
+        float squares = fused_make(&s.digits[warp], a.src, first, groups, lane);
         if (lane == 0)
             s.squares[warp] = squares;
     }
@@ -400,6 +312,8 @@ template <int BITS, int NT, bool FUSED> FN void router_part(const CudaRouter &a,
     __syncwarp();
     block_product<BITS, NT, FUSED>(s, tiles, m, a.src, row0, warp, lane);
     __syncthreads();
+    if (FUSED && BITS == 4 && block == 0)
+        digits_keep(a, s, warps, warp, groups, lane);
     if constexpr (BITS == 4)
         swiglu_store<NT, FUSED>(s, a.src, m.k, warps, a.act, m.n / 2, block * 8, row0, a.src.m);
     else
@@ -433,33 +347,104 @@ extern "C" cudaError_t cuda_router(const CudaLaunch *l, const CudaRouter *a) {
     return router_one<8, false>(l, a);
 }
 
-/* Block (unit block, pair): 8 units of the expert that the pair chose. */
-template <bool FUSED> __global__ void __launch_bounds__(512) experts_kernel(CudaExperts a) {
+/* Pairs that chose the expert of pair p, from p on, up to four of them, in ascending order: found
+ * by each warp for itself. Returns how many; 0 when an earlier pair of this expert has p among its
+ * own. ids are read past the first-level cache. */
+FN int mates_find(int32_t pair[4], const int32_t *id, int32_t n_pairs, int32_t p, int lane) {
+    int32_t mine = __ldcg(id + p), before = 0, seen = 0;
+    for (int32_t at = 0; at < n_pairs && seen < 4; at += 32) {
+        int32_t i = at + lane;
+        uint32_t all = __ballot_sync(FULL_WARP, i < n_pairs && __ldcg(id + i) == mine);
+        uint32_t early = p >= at + 32 ? FULL_WARP : p > at ? (1u << (p - at)) - 1u : 0u;
+        before += __popc(all & early);
+        all &= ~early;
+        int32_t rank = seen + __popc(all & ((1u << lane) - 1u));
+        if (all >> lane & 1u && rank < 4)
+            pair[rank] = i;
+        seen += __popc(all);
+    }
+    __syncwarp();
+    return before % 4 ? 0 : seen < 4 ? seen : 4;
+}
+
+/* Block (unit block, pair): 8 units of the expert that the pair chose, for it and up to three other
+ * pairs of that expert: its weights are read once for them. */
+__global__ void __launch_bounds__(512) experts_kernel(CudaExperts a) {
     DYN_SHARED(unsigned char, base);
+    __shared__ int32_t pairs[16][4];
     int warp = (int)threadIdx.x / 32, warps = (int)blockDim.x / 32, lane = (int)threadIdx.x % 32;
-    Shared s = shared_at<4>(base, warps, 1, FUSED, 1);
+    Shared s = shared_at<4>(base, warps, 1, false, 1);
     WarpTiles<4> &tiles = reinterpret_cast<WarpTiles<4> *>(base)[warp];
     int32_t groups = a.w.k / CUDA_GROUP, first = warp * CUDA_WARP_TILES;
-    int32_t pair = (int32_t)blockIdx.y, row = pair / a.top_k;
+    int32_t p = (int32_t)blockIdx.y;
     chain_wait();
     chain_next();
-    int64_t expert = a.id[pair];
-    tiles_fetch<4>(tiles, a.w, expert * (a.inner / 8) + blockIdx.x, first, lane);
-    if (FUSED) {
-        float squares = fused_make(&s.digits[warp], a.src.x, a.src.gain, first, groups, lane);
-        if (lane == 0)
-            s.squares[warp] = squares;
-    }
+    int n = mates_find(pairs[warp], a.id, a.src.m * a.top_k, p, lane);
+    if (n == 0)
+        return; // the whole block
+    tiles_fetch<4>(tiles, a.w, (int64_t)a.id[p] * (a.inner / 8) + blockIdx.x, first, lane);
+    int32_t row = pairs[warp][lane / 8 < n ? lane / 8 : n - 1] / a.top_k;
+    int32_t col = pairs[warp][lane % 4 < n ? lane % 4 : n - 1] / a.top_k;
     copy_wait<0>();
     __syncwarp();
-    CudaSource one = a.src;
-    one.m = row + 1; // the row alone: columns behind it are zero
-    block_product<4, 1, FUSED>(s, tiles, a.w, one, row, warp, lane);
+    float acc[1][2] = {{0.0f, 0.0f}};
+    product_rows<4, 1>(acc, tiles, first, groups, a.src.digits, row, col, a.src.m - 1, lane);
+    part_store(s.part + warp * 64, acc[0], lane);
+    __syncthreads();
+    int unit = lane % 8, c = lane / 8;
+    if (warp || c >= n)
+        return;
+    float factor = a.src.digits.factor[pairs[0][c] / a.top_k];
+    float gate = part_sum(s.part, warps, 1, 0, unit, c) * factor;
+    float up = part_sum(s.part, warps, 1, 0, unit + 8, c) * factor;
+    a.act[(int64_t)pairs[0][c] * a.inner + blockIdx.x * 8 + unit] = silu(gate) * up;
+}
+
+/* Asks for a warp's digits of row 0. */
+FN void digits_fetch(Digits8 *to, const CudaDigits &d, int32_t first, int32_t groups, int lane) {
+    const uint4 *digit = reinterpret_cast<const uint4 *>(d.digit + (int64_t)first * 32);
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        copy_async(reinterpret_cast<uint4 *>(to->digit) + 32 * i + lane, digit + 32 * i + lane,
+                   first + 4 * i + lane / 8 < groups);
+    if (lane < 16)
+        to->scale[lane / 2][lane % 2] =
+            first + lane / 2 < groups ? d.scale[first * 2 + lane] : 0.0f;
+}
+
+/* The experts of a single row, chosen by the first warp of every block that needs them: quicker
+ * than to hand them on. Ends with a barrier. */
+FN void route_one(CudaRoute r, int32_t *id, float *weight) {
+    r.id = id;
+    r.weight = weight;
+    if (threadIdx.x < 32)
+        route_any(r, 0, (int)threadIdx.x);
+    __syncthreads();
+}
+
+/* The same of a single row. */
+__global__ void __launch_bounds__(512) experts_one_kernel(CudaExperts a) {
+    DYN_SHARED(unsigned char, base);
+    __shared__ int32_t id[CUDA_MAX_TOP_K + 1];
+    __shared__ float weight[CUDA_MAX_TOP_K + 1];
+    int warp = (int)threadIdx.x / 32, warps = (int)blockDim.x / 32, lane = (int)threadIdx.x % 32;
+    Shared s = shared_at<4>(base, warps, 1, true, 1);
+    WarpTiles<4> &tiles = reinterpret_cast<WarpTiles<4> *>(base)[warp];
+    int32_t groups = a.w.k / CUDA_GROUP, first = warp * CUDA_WARP_TILES;
+    int32_t pair = (int32_t)blockIdx.y;
+    chain_wait();
+    chain_next(); // the kernel behind reads the logits before it waits
+    digits_fetch(&s.digits[warp], a.src.digits, first, groups, lane);
+    route_one(a.route, id, weight);
+    tiles_fetch<4>(tiles, a.w, (int64_t)id[pair] * (a.inner / 8) + blockIdx.x, first, lane);
+    copy_wait<0>();
+    __syncwarp();
+    block_product<4, 1, true>(s, tiles, a.w, a.src, 0, warp, lane);
     __syncthreads();
     if (threadIdx.x >= 8)
         return;
     int unit = (int)threadIdx.x;
-    float factor = source_factor<FUSED>(a.src, s, warps, a.w.k, row);
+    float factor = a.src.digits.factor[0];
     float gate = part_sum(s.part, warps, 1, 0, unit, 0) * factor;
     float up = part_sum(s.part, warps, 1, 0, unit + 8, 0) * factor;
     a.act[(int64_t)pair * a.inner + blockIdx.x * 8 + unit] = silu(gate) * up;
@@ -468,46 +453,60 @@ template <bool FUSED> __global__ void __launch_bounds__(512) experts_kernel(Cuda
 extern "C" cudaError_t cuda_experts_up(const CudaLaunch *l, const CudaExperts *a) {
     int warps = product_warps(a->w.k);
     dim3 grid((unsigned)a->inner / 8, (unsigned)(a->src.m * a->top_k));
-    if (a->src.x)
-        return start(l, experts_kernel<true>, grid, 32 * warps, shared_bytes<4>(warps, 1, true, 1),
+    if (a->src.m == 1)
+        return start(l, experts_one_kernel, grid, 32 * warps, shared_bytes<4>(warps, 1, true, 1),
                      *a);
-    return start(l, experts_kernel<false>, grid, 32 * warps, shared_bytes<4>(warps, 1, false, 1),
-                 *a);
+    return start(l, experts_kernel, grid, 32 * warps, shared_bytes<4>(warps, 1, false, 1), *a);
 }
 
 /* ---- down ---- */
 
-/* Block (16 outputs, row): warp c makes the choice c's share, the last warp the shared expert's.
- * The ids were written two kernels ahead, so the tiles are under way before the wait. */
-__global__ void __launch_bounds__(512) down_kernel(CudaDown a) {
+/* Digits of 8 groups of an activation, by one warp. */
+FN void act_digits(Digits8 *to, const float *act, int32_t first, int32_t groups, int lane) {
+    float v[16];
+#pragma unroll
+    for (int i = 0; i < 16; i++)
+        v[i] = 0.0f;
+    if (first + lane / 4 < groups)
+        group_load(v, act + (first + lane / 4) * CUDA_GROUP, lane % 4);
+    DigitLane d = digits_make(v);
+    digits_store(to->digit[lane / 4], to->scale[lane / 4], d, lane % 4);
+}
+
+/* A single row. Block (16 outputs): warp c makes the choice c's share, the last warp the shared
+ * expert's. Logits and x were written two kernels ahead or more: the experts are chosen, and the
+ * tiles under way, before the wait. */
+__global__ void __launch_bounds__(512) down_one_kernel(CudaDown a) {
     DYN_SHARED(unsigned char, base);
+    __shared__ int32_t id[CUDA_MAX_TOP_K + 1];
+    __shared__ float weight[CUDA_MAX_TOP_K + 1];
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     Shared s = shared_at<4>(base, a.top_k + 1, 1, true, 1);
     WarpTiles<4> &tiles = reinterpret_cast<WarpTiles<4> *>(base)[warp];
-    int32_t row = (int32_t)blockIdx.y;
     bool is_shared = warp == a.top_k;
     const CudaMatrix &m = is_shared ? a.shared : a.w;
-    int64_t pair = (int64_t)row * a.top_k + warp;
     int64_t block = blockIdx.x;
-    if (!is_shared)
-        block += (int64_t)a.id[pair] * (a.h / 16);
     int32_t groups = m.k / CUDA_GROUP;
-    tiles_fetch<4>(tiles, m, block, 0, lane);
+    float *x = a.x + blockIdx.x * 16 + threadIdx.x;
+    float sum = 0.0f, residual = threadIdx.x < 16 ? __ldcg(x) : 0.0f;
+    if (is_shared) {
+        tiles_fetch<4>(tiles, m, block, 0, lane);
+        if (lane == 0)
+            weight[a.top_k] = sigmoid(__ldcg(a.mix));
+    }
+    route_one(a.route, id, weight);
+    if (!is_shared) {
+        block += (int64_t)id[warp] * (a.h / 16);
+        tiles_fetch<4>(tiles, m, block, 0, lane);
+    }
     chain_wait();
     chain_next();
-    const float *act = is_shared ? a.shared_act + (int64_t)row * m.k : a.act + pair * m.k;
+    const float *act = is_shared ? a.shared_act : a.act + (int64_t)warp * m.k;
     float acc[2] = {0.0f, 0.0f};
     for (int32_t first = 0; first < groups; first += CUDA_WARP_TILES) {
         if (first)
             tiles_fetch<4>(tiles, m, block, first, lane);
-        float v[16];
-#pragma unroll
-        for (int i = 0; i < 16; i++)
-            v[i] = 0.0f;
-        if (first + lane / 4 < groups)
-            group_load(v, act + (first + lane / 4) * CUDA_GROUP, lane % 4);
-        DigitLane d = digits_make(v);
-        digits_store(s.digits[warp].digit[lane / 4], s.digits[warp].scale[lane / 4], d, lane % 4);
+        act_digits(&s.digits[warp], act, first, groups, lane);
         copy_wait<0>();
         __syncwarp();
         product_shared<4>(acc, tiles, groups - first, &s.digits[warp], lane);
@@ -517,21 +516,110 @@ __global__ void __launch_bounds__(512) down_kernel(CudaDown a) {
     __syncthreads();
     if (threadIdx.x >= 16)
         return;
-    int n = (int)threadIdx.x;
-    float sum = 0.0f;
+    for (int c = 0; c <= a.top_k; c++)
+        sum = fmaf(weight[c], s.part[c * 64 + threadIdx.x * 4], sum);
+    sum += residual;
+    *x = sum;
+    if (!is_finite(sum))
+        note_bad(a.bad, 0);
+}
+
+enum { DOWN_WARPS = 8 };
+
+/* Several rows. Block (8 times 16 outputs, pair; behind the pairs, four rows of the shared expert):
+ * y of the pair and up to three others of its expert. A warp makes 16 outputs, the first four the
+ * digits of a pair each. */
+__global__ void __launch_bounds__(DOWN_WARPS * 32) down_pairs_kernel(CudaDown a) {
+    __shared__ __align__(16) WarpTiles<4> tiles[DOWN_WARPS];
+    __shared__ __align__(16) Digits8 digits[4];
+    __shared__ int32_t pairs[DOWN_WARPS][4];
+    int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32,
+        at = lane / 4 % 2 * 4 + lane % 4;
+    int32_t n_pairs = a.m * a.top_k, p = (int32_t)blockIdx.y;
+    bool is_shared = p >= n_pairs;
+    const CudaMatrix &m = is_shared ? a.shared : a.w;
+    int64_t block = (int64_t)blockIdx.x * DOWN_WARPS + warp;
+    bool is_there = block < a.h / 16;
+    int n = 0;
+    if (is_shared) {
+        int32_t row = (p - n_pairs) * 4;
+        n = a.m - row < 4 ? a.m - row : 4;
+        if (lane < 4)
+            pairs[warp][lane] = row + lane;
+        __syncwarp();
+    } else {
+        n = mates_find(pairs[warp], a.id, n_pairs, p, lane);
+        block += (int64_t)__ldcg(a.id + p) * (a.h / 16);
+    }
+    int32_t groups = m.k / CUDA_GROUP;
+    if (n && is_there)
+        tiles_fetch<4>(tiles[warp], m, block, 0, lane);
+    chain_wait();
+    chain_next();
+    if (n == 0)
+        return; // the whole block
+    const float *act = is_shared ? a.shared_act : a.act;
+    float acc[2] = {0.0f, 0.0f};
+    for (int32_t first = 0; first < groups; first += CUDA_WARP_TILES) {
+        if (first && is_there)
+            tiles_fetch<4>(tiles[warp], m, block, first, lane);
+        if (warp < n)
+            act_digits(&digits[warp], act + (int64_t)pairs[warp][warp] * m.k, first, groups, lane);
+        copy_wait<0>();
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < CUDA_WARP_TILES; i++)
+            if (first + i < groups && is_there) {
+                uint32_t word[4], codes[8];
+                uint2 scale = tile_take<4>(word, tiles[warp], i, lane);
+                tile_unpack<4>(codes, word);
+                const Digits8 &mine = digits[lane / 8 < n ? lane / 8 : n - 1];
+                const Digits8 &col = digits[lane % 4 < n ? lane % 4 : n - 1];
+                tile_product(acc, codes, scale, reinterpret_cast<const uint4 *>(mine.digit[i])[at],
+                             *reinterpret_cast<const float2 *>(col.scale[i]));
+            }
+        __syncthreads();
+    }
+    if (!is_there || lane % 4 >= n)
+        return;
+    int64_t to = (is_shared ? n_pairs : 0) + pairs[warp][lane % 4];
+    float *y = a.y + to * a.h + blockIdx.x * DOWN_WARPS * 16 + warp * 16 + lane / 4;
+    y[0] = acc[0];
+    y[8] = acc[1];
+}
+
+/* x += the pairs' y in order of choice, and the shared expert's. */
+__global__ void down_sum_kernel(CudaDown a) {
+    int32_t row = (int32_t)blockIdx.y, h = (int32_t)(blockIdx.x * 256 + threadIdx.x);
+    int32_t in = h < a.h ? h : a.h - 1;
+    float mix = sigmoid(__ldcg(a.mix + (int64_t)row * a.ld_mix));
+    float *x = a.x + (int64_t)row * a.h + in;
+    float sum = 0.0f, residual = __ldcg(x);
+    chain_wait();
+    chain_next();
+    const float *y = a.y + (int64_t)row * a.top_k * a.h + in;
+#pragma unroll 8
     for (int c = 0; c < a.top_k; c++)
-        sum = fmaf(a.weight[(int64_t)row * a.top_k + c], s.part[c * 64 + n * 4], sum);
-    sum = fmaf(sigmoid(a.mix[(int64_t)row * a.ld_mix]), s.part[a.top_k * 64 + n * 4], sum);
-    float *x = a.x + (int64_t)row * a.h + blockIdx.x * 16 + n;
-    sum += *x;
+        sum = fmaf(a.weight[(int64_t)row * a.top_k + c], y[(int64_t)c * a.h], sum);
+    sum = fmaf(mix, a.y[((int64_t)a.m * a.top_k + row) * a.h + in], sum);
+    sum += residual;
+    if (h >= a.h)
+        return;
     *x = sum;
     if (!is_finite(sum))
         note_bad(a.bad, row);
 }
 
 extern "C" cudaError_t cuda_experts_down(const CudaLaunch *l, const CudaDown *a) {
-    return start(l, down_kernel, dim3((unsigned)a->h / 16, (unsigned)a->m), 32 * (a->top_k + 1),
-                 shared_bytes<4>(a->top_k + 1, 1, true, 1), *a);
+    if (a->m == 1)
+        return start(l, down_one_kernel, dim3((unsigned)a->h / 16), 32 * (a->top_k + 1),
+                     shared_bytes<4>(a->top_k + 1, 1, true, 1), *a);
+    unsigned outputs = 16 * DOWN_WARPS;
+    dim3 grid(((unsigned)a->h + outputs - 1) / outputs,
+              (unsigned)(a->m * a->top_k + (a->m + 3) / 4));
+    CUDA_TRY(start(l, down_pairs_kernel, grid, DOWN_WARPS * 32, 0, *a));
+    return start(l, down_sum_kernel, dim3((unsigned)(a->h + 255) / 256, (unsigned)a->m), 256, 0,
+                 *a);
 }
 
 cudaError_t cuda_matvec_init(int max_shared) {
@@ -547,7 +635,9 @@ cudaError_t cuda_matvec_init(int max_shared) {
     CUDA_TRY((allow_shared(router_kernel<1, false>, router)));
     CUDA_TRY((allow_shared(router_kernel<2, false>, router)));
     CUDA_TRY((allow_shared(router_kernel<8, false>, router)));
-    CUDA_TRY(allow_shared(experts_kernel<true>, experts));
-    CUDA_TRY(allow_shared(experts_kernel<false>, experts));
-    return allow_shared(down_kernel, experts);
+    CUDA_TRY(allow_shared(experts_one_kernel, experts));
+    CUDA_TRY(allow_shared(experts_kernel, experts));
+    return allow_shared(down_one_kernel, experts);
 }
+
+TRACE_BIND(matvec)

@@ -11,11 +11,23 @@
 #include "backend/cuda/cuda_kernels.h"
 
 enum {
-    CUDA_HEAD_ROWS = 32,  // prefill rows that go through the output head together
-    CUDA_ITEM_PAIRS = 64, // pairs of one item of a grouped product
-    CUDA_GRAPH_ROWS = 32, // decode steps of up to so many rows are replayed as graphs
-    CUDA_ALIGN = 256,     // of every array on the device
+    CUDA_HEAD_ROWS = 32,            // prefill rows that go through the output head together
+    CUDA_ITEM_PAIRS = 64,           // pairs of one item of a grouped product, at least
+    CUDA_GRAPH_ROWS = 32,           // decode steps of up to so many rows are replayed as graphs
+    CUDA_ALIGN = 256,               // of every array on the device
+    CUDA_CARD_TEXT = ERR_TEXT_SIZE, // bytes of a line about the card
+    CUDA_LOWEST_COMPUTE = 80, // compute capability 8.0: bf16 matrix units, asynchronous copies
 };
+
+/* What a card is. */
+typedef struct CudaCard {
+    char name[256];
+    int compute;    // capability, 10 major + minor
+    int n_sm;       // multiprocessors
+    int max_shared; // bytes of shared memory that a block may ask for
+    int driver;     // version of CUDA that the driver knows, 1000 major + 10 minor
+    size_t memory;  // bytes
+} CudaCard;
 
 /* One layer's packed matrices and parameters. */
 typedef struct CudaLayer {
@@ -72,13 +84,15 @@ typedef struct CudaDone {
     float *logits;        // [max_logits + max_seqs, V] host
     int32_t *ids;         // [3 max_seqs] host: sampled ids (both halves), bad rows
     char *desc;           // host descriptor
-    cudaEvent_t event;
+    cudaEvent_t event, uploaded;
+    char *place; // its descriptor on the card, and the arrays inside
+    CudaDesc at;
     int half; // of the sampled ids
 } CudaDone;
 
 /* Scratch of decode steps: rows [max_seqs]. */
 typedef struct CudaDecode {
-    float *x, *proj, *router, *weight, *act, *shared_act, *part, *part_ml, *logits;
+    float *x, *proj, *router, *weight, *act, *shared_act, *y, *part, *part_ml, *logits;
     CudaDigits in, mix; // k = H; k = VD or NQ * 256
     int32_t *id, *count;
     uint64_t *best;
@@ -89,8 +103,9 @@ typedef struct CudaPrefill {
     float *x, *router, *weight;
     uint16_t *u, *proj, *mixed;
     CudaDigits in;
-    float *q, *k, *v, *gate, *chunk_u, *chunk_w, *chunk_p, *chunk_sum, *delta; // gated delta net
-    uint16_t *attn_q;
+    uint16_t *keys, *attn_q; // gated delta net; attention
+    uint32_t *mix;           // gated delta net, as v and delta
+    float *v, *delta;
     int32_t *id, *list, *item;
     uint16_t *act, *y, *shared_act, *shared_y;
     CudaDigits head;
@@ -105,9 +120,12 @@ typedef struct Cuda {
     int32_t n_attn, n_gdn;
     int32_t ld_gdn, ld_attn, ld_router; // widths of projections, padded
     int32_t seq_blocks;                 // blocks of the longest sequence
+    CudaCard card;
     int max_shared;
     cudaStream_t stream;
+    cudaStream_t uploads; // descriptors, while the step ahead still runs
     bool is_chained, has_graphs;
+    int32_t n_sm90; // multiprocessors for the sm90a column of prefill; 0: the sm80 column
     char *weights, *kv, *slots, *scratch; // device
     size_t weight_size, block_size, slot_size, scratch_size, desc_size;
     int64_t slot_ring; // byte of the rings inside a slot
@@ -116,8 +134,9 @@ typedef struct Cuda {
     CudaLayer *layers;
     CudaDecode d;
     CudaPrefill p;
-    char *desc;
-    CudaDesc at;      // of the device
+    char *desc;       // [BATCH_IN_FLIGHT, desc_size]
+    CudaDesc at;      // of the step at work, on the card
+    int32_t *ids;     // of the step at work, on the host: decode steps write their results there
     int32_t *sampled; // [2, max_seqs], then bad [max_seqs]
     int32_t *bad;
     char *host; // pinned
@@ -127,21 +146,37 @@ typedef struct Cuda {
     bool are_logits_pinned;
     CudaDone done[BATCH_IN_FLIGHT];
     uint64_t n_submitted, n_waited;
-    cudaGraphExec_t graph[CUDA_GRAPH_ROWS + 1]; // [rows of the step]
+    cudaGraphExec_t graph[BATCH_IN_FLIGHT][CUDA_GRAPH_ROWS + 1]; // [half, rows of the step]
     Sampler **samplers;
     int32_t
         *sampler_limit; // [n_samplers] ids below it may be chosen by the device; -1: host samples
     int32_t *slot_tok;  // [n_slots] tokens that a slot has seen: where its ring stands
     Status failed;      // a device failure that nothing can mend
     char failed_text[ERR_TEXT_SIZE];
-    char text[384];
+    char text[CUDA_CARD_TEXT];
 } Cuda;
 
 /* STATUS_OK, or the error of a failed call; what names it. */
 NODISCARD Status cuda_status(cudaError_t e, const char *what, Err *err);
 
-/* Whether a mask names a part: "graph" (replayed steps) or "chain" (kernels that start early). */
+/* Whether a mask names a part: "graph" (replayed steps), "chain" (kernels that start early) or
+ * "sm90a" (kernels for compute capability 9.0). */
 bool cuda_is_masked(const char *mask, const char *name);
+
+/* ---- cuda_card.c ---- */
+
+cudaError_t cuda_card_ask(CudaCard *out, int device);
+/* STATUS_UNSUPPORTED, with both figures, below CUDA_LOWEST_COMPUTE. */
+NODISCARD Status cuda_card_check(const CudaCard *card, Err *err);
+/* Whether this binary has the sm90a column and the card is of its kind. */
+bool cuda_card_has_sm90a(const CudaCard *card);
+/* "NAME (compute 9.0, column sm90a, 140 GiB, driver for CUDA 13.0)" */
+void cuda_card_text(const CudaCard *card, bool is_sm90a, char *text, size_t size);
+/* What backend_table.h says of is_available, is_here, memory_free and meter. */
+bool cuda_card_is_available(char *text, size_t size);
+bool cuda_card_is_here(void);
+uint64_t cuda_card_memory_free(int32_t device);
+cudaError_t cuda_card_meter(BackendMeter *out, const CudaCard *card, cudaStream_t stream);
 
 /* ---- cuda_load.c ---- */
 

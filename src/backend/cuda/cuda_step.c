@@ -47,6 +47,7 @@ static void place_decode(Cuda *c, CudaCarver *a) {
     d->weight = cuda_carve(a, pairs, 4);
     d->act = cuda_carve(a, pairs * (size_t)m->expert_inner, 4);
     d->shared_act = cuda_carve(a, n * (size_t)m->shared_inner, 4);
+    d->y = cuda_carve(a, (pairs + n) * (size_t)m->hidden, 4);
     d->part = cuda_carve(a, pieces * ATTN_HEAD, 4);
     d->part_ml = cuda_carve(a, pieces * 2, 4);
     d->logits = cuda_carve(a, n * (size_t)m->vocab, 4);
@@ -58,8 +59,7 @@ static void place_prefill(Cuda *c, CudaCarver *a) {
     CudaPrefill *p = &c->p;
     const ModelConfig *m = &c->c;
     size_t n = (size_t)c->plan.max_rows, h = (size_t)m->hidden, pairs = n * (size_t)m->top_k;
-    size_t vd = (size_t)config_gdn_value_dim(m), kd = (size_t)config_gdn_key_dim(m);
-    size_t hv = (size_t)m->n_gdn_value_heads, qd = (size_t)config_q_dim(m);
+    size_t vd = (size_t)config_gdn_value_dim(m), qd = (size_t)config_q_dim(m);
     size_t chunks = n / RECUR_CHUNK + (size_t)c->plan.max_seqs;
     p->x = cuda_carve(a, n * h, 4);
     p->u = cuda_carve(a, n * h, 2);
@@ -74,14 +74,9 @@ static void place_prefill(Cuda *c, CudaCarver *a) {
     p->proj = cuda_carve(a, n * (size_t)max_i32(c->ld_gdn, c->ld_attn), 2);
     p->mixed = cuda_carve(a, n * (size_t)mixer_width(m), 2);
     size_t mixer = a->used;
-    p->q = cuda_carve(a, n * kd, 4);
-    p->k = cuda_carve(a, n * kd, 4);
-    p->v = cuda_carve(a, n * vd, 4);
-    p->gate = cuda_carve(a, n * hv * 2, 4);
-    p->chunk_u = cuda_carve(a, chunks * hv * RECUR_CHUNK * GDN_HEAD, 4);
-    p->chunk_w = cuda_carve(a, chunks * hv * RECUR_CHUNK * GDN_HEAD, 4);
-    p->chunk_p = cuda_carve(a, chunks * hv * RECUR_CHUNK * RECUR_CHUNK, 4);
-    p->chunk_sum = cuda_carve(a, chunks * hv * RECUR_CHUNK, 4);
+    p->keys = cuda_carve(a, chunks * (size_t)m->n_gdn_key_heads, CUDA_DELTA_KEYS);
+    p->mix = cuda_carve(a, chunks * (size_t)m->n_gdn_value_heads, CUDA_DELTA_MIX);
+    p->v = cuda_carve(a, chunks * RECUR_CHUNK * vd, 4);
     p->delta = cuda_carve(a, n * vd, 4);
     a->used = mixer;
     p->attn_q = cuda_carve(a, n * qd, 2);
@@ -116,12 +111,15 @@ CudaDesc cuda_step_desc(const Cuda *c, char *base) {
 size_t cuda_step_place(Cuda *c, char *base) {
     CudaCarver a = {.base = base};
     c->desc_size = cuda_step_desc(c, NULL).size;
-    c->desc = cuda_carve(&a, c->desc_size, 1);
+    c->desc = cuda_carve(&a, BATCH_IN_FLIGHT * c->desc_size, 1);
     c->sampled = cuda_carve(&a, 3 * (size_t)c->plan.max_seqs, 4);
     place_decode(c, &a);
     place_prefill(c, &a);
     if (base) {
-        c->at = cuda_step_desc(c, c->desc);
+        for (size_t i = 0; i < BATCH_IN_FLIGHT; i++) {
+            c->done[i].place = c->desc + i * c->desc_size;
+            c->done[i].at = cuda_step_desc(c, c->done[i].place);
+        }
         c->bad = c->sampled + 2 * c->plan.max_seqs;
     }
     return a.most;
@@ -181,7 +179,8 @@ static CudaRoute route_of(const Cuda *c, float *logits, int32_t *id, float *weig
 /* ---- decode ---- */
 
 static CudaLaunch decode_launch(const Cuda *c) {
-    return (CudaLaunch){.stream = c->stream, .is_chained = c->is_chained};
+    return (CudaLaunch){
+        .stream = c->stream, .is_chained = c->is_chained, .max_shared = c->max_shared};
 }
 
 /* Normalised x as the source of a product: one row on the way, several by a kernel of their own. */
@@ -263,10 +262,20 @@ static cudaError_t decode_experts(Cuda *c, const CudaLaunch *l, const CudaLayer 
                          .route = route_of(c, c->d.router, c->d.id, c->d.weight, m),
                          .act = c->d.shared_act,
                          .count = c->d.count + c->plan.max_seqs + CUDA_HEAD_ROWS};
-    FORWARD(cuda_router(l, &router));
+    CudaMatvec wide = {.w = y->shared_up, .src = src, .y = c->d.shared_act, .is_swiglu = 1};
+    wide.ldy = c->c.shared_inner;
+    if (cuda_wide_fits(l, &wide)) { // the same in three kernels
+        CudaMatvec logits = {.w = y->router, .src = src, .y = c->d.router, .ldy = c->ld_router};
+        FORWARD(cuda_matvec(l, &logits));
+        FORWARD(cuda_route(l, &router.route));
+        FORWARD(cuda_matvec(l, &wide));
+    } else {
+        FORWARD(cuda_router(l, &router));
+    }
     CudaExperts up = {.w = y->expert_up,
                       .src = src,
                       .id = c->d.id,
+                      .route = router.route,
                       .act = c->d.act,
                       .inner = c->c.expert_inner,
                       .top_k = c->c.top_k};
@@ -277,8 +286,10 @@ static cudaError_t decode_experts(Cuda *c, const CudaLaunch *l, const CudaLayer 
                      .shared_act = c->d.shared_act,
                      .id = c->d.id,
                      .weight = c->d.weight,
+                     .route = router.route,
                      .mix = c->d.router + c->c.n_experts,
                      .x = c->d.x,
+                     .y = c->d.y,
                      .ld_mix = c->ld_router,
                      .m = m,
                      .h = c->c.hidden,
@@ -305,6 +316,7 @@ cudaError_t cuda_step_decode_end(Cuda *c, int32_t m) {
                        .sampled = c->sampled,
                        .best = c->d.best,
                        .count = c->d.count,
+                       .host = c->ids,
                        .m = m,
                        .v = c->c.vocab,
                        .max_seqs = c->plan.max_seqs,
@@ -322,7 +334,10 @@ cudaError_t cuda_step_decode(Cuda *c, int32_t m) {
 /* ---- prefill ---- */
 
 static CudaLaunch prefill_launch(const Cuda *c) {
-    return (CudaLaunch){.stream = c->stream, .is_chained = c->is_chained};
+    return (CudaLaunch){.stream = c->stream,
+                        .is_chained = c->is_chained,
+                        .n_sm90 = c->n_sm90,
+                        .max_shared = c->max_shared};
 }
 
 cudaError_t cuda_step_prefill_begin(Cuda *c, const CudaPrefillCounts *n) {
@@ -358,20 +373,16 @@ static cudaError_t prefill_gdn(Cuda *c, const CudaLaunch *l, const CudaLayer *y,
                         .seqs = c->at.seqs,
                         .chunks = c->at.chunks,
                         .snaps = c->at.snaps,
-                        .q = c->p.q,
-                        .k = c->p.k,
+                        .keys = c->p.keys,
+                        .mix = c->p.mix,
                         .v = c->p.v,
-                        .gate = c->p.gate,
-                        .u = c->p.chunk_u,
-                        .w = c->p.chunk_w,
-                        .p = c->p.chunk_p,
-                        .sum = c->p.chunk_sum,
                         .delta = c->p.delta,
                         .out = c->p.mixed,
                         .ld = c->ld_gdn,
                         .m = n->m,
                         .n_seqs = n->n_seqs,
-                        .n_chunks = n->n_chunks};
+                        .n_chunks = n->n_chunks,
+                        .max_shared = c->max_shared};
     return cuda_gdn_prefill(l, &a);
 }
 
@@ -410,12 +421,12 @@ static cudaError_t prefill_mixer(Cuda *c, const CudaLaunch *l, const CudaLayer *
 
 /* Every (row, choice) pair through its expert: pairs sorted by expert, results back at the pair. */
 static cudaError_t prefill_routed(Cuda *c, const CudaLaunch *l, const CudaLayer *y, int32_t m) {
-    int32_t pairs = m * c->c.top_k;
-    int32_t items = pairs / CUDA_ITEM_PAIRS + c->c.n_experts;
+    int32_t pairs = m * c->c.top_k, tile = cuda_matmul_item_pairs(l);
+    int32_t items = pairs / tile + c->c.n_experts;
     CudaGroup group = {.id = c->p.id,
                        .n_pairs = pairs,
                        .n_experts = c->c.n_experts,
-                       .tile = CUDA_ITEM_PAIRS,
+                       .tile = tile,
                        .list = c->p.list,
                        .item = c->p.item,
                        .max_items = items};
