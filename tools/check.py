@@ -19,11 +19,11 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 JOBS = str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())
 # What the thread sanitizer runs: everything that starts threads.
-THREADED = ["test_api", "test_stream", "test_job", "test_engine_pause", "test_pool", "test_engine", "test_cpu_equal", "test_weights", "test_synth"]
+THREADED = ["test_api", "test_device_lost", "test_stream", "test_job", "test_engine_pause", "test_pool", "test_engine", "test_cpu_equal", "test_weights", "test_synth"]
 # Emulates a card instruction by instruction: minutes under a sanitizer.
 UNSANITIZED = ["test_cuda_emu"]
 PYPI = ["pytest", "jinja2", "tokenizers", "openai"]
-PYPI_WANTED = ["langchain-openai"]  # tests that need it are skipped without it
+PYPI_WANTED = {"langchain_openai": "langchain-openai", "selenium": "selenium"}  # tests that need one are skipped without it
 
 
 class Suite:
@@ -119,8 +119,9 @@ def python_tests(suite, is_long):
     if not have:
         suite.skip("python tests", "the packages " + ", ".join(PYPI) + " could not be had from PyPI")
         return
-    if subprocess.run([str(python), "-c", "import langchain_openai"], capture_output=True).returncode:
-        subprocess.run([str(python), "-m", "pip", "install", "-q", *PYPI_WANTED], check=False, capture_output=True)
+    for module, package in PYPI_WANTED.items():
+        if subprocess.run([str(python), "-c", f"import {module}"], capture_output=True).returncode:
+            subprocess.run([str(python), "-m", "pip", "install", "-q", package], check=False, capture_output=True)
     folders = ["tests/py"] + (["tools/mini"] if (ROOT / "tools/mini").exists() else [])
     suite.run("python tests", [str(python), "-m", "pytest", "-q", "-rs", *folders], count_pytest,
               {"LILY_LONG": "1" if is_long else ""})

@@ -1,23 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-/* bench.c - the verb `bench`: prefill and decode speed of one sequence over contexts, beside the
- * bound that the machine's memory and arithmetic set, measured just before and after.
+/* bench.c - the verb `bench`: prefill and decode speed over contexts, beside the bound that the
+ * machine's memory and arithmetic set, measured just before and after.
  *
- * Path:     one sequence straight on the backend; synthetic ids; greedy decoding.
- * Owns:     nothing past the run.  Thread: main; the meters use a pool of their own.
- * Not here: bytes and operations of a step (work.h), the meters (backend/meter.h). */
-#include "backend/meter.h"
+ * Path:     sequences straight on the backend (bench_run.c); synthetic ids; greedy decoding; rounds
+ *           over the contexts in turn; the result as one JSON object (bench_json.c), of which
+ *           table, CSV and picture are made (bench_report.c, bench_svg.c).
+ * Owns:     nothing past the run.  Thread: main.
+ * Not here: bytes and operations of a step (work.c), the meters (backend_meter), a running server
+ *           (bench_serve.c). */
+#include "cli/bench.h"
+
 #include "base/checked.h"
 #include "base/clock.h"
 #include "base/file.h"
-#include "base/json.h"
 #include "base/mem.h"
-#include "base/rng.h"
+#include "base/pool.h"
 #include "base/sysmem.h"
+#include "cli/bench_report.h"
+#include "cli/bench_serve.h"
 #include "cli/model.h"
-#include "cli/single.h"
 #include "cli/ui.h"
 #include "cli/verbs.h"
-#include "cli/work.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -25,277 +28,422 @@
 #include <xxhash.h>
 
 enum {
-    BENCH_MAX_CONTEXTS = 32,
-    BENCH_MAX_ROUNDS = 1000,
     BENCH_STEPS = 64,
     BENCH_ROUNDS = 3,
-    BENCH_CHUNK = 1024,
-    BENCH_METER_BYTES = 1 << 30, // a thread: far beyond any cache
+    BENCH_FILL_ABOVE = 8192,
+    BENCH_METER_BYTES = 1 << 30,      // a thread: far beyond any cache
+    BENCH_METER_BYTES_MIN = 64 << 20, // where memory is short
+    BENCH_METER_MB_QUICK = 64,        // --meter-mb below it: not for figures to keep
+    BENCH_MAX_EARLIER = 16 << 20,     // bytes of a result to compare with
 };
 
-/* Figures of one context, an entry a round. */
-typedef struct BenchRow {
-    int32_t context;
-    double prefill_tok_s[BENCH_MAX_ROUNDS], decode_tok_s[BENCH_MAX_ROUNDS];
-    double prefill_share[BENCH_MAX_ROUNDS], decode_share[BENCH_MAX_ROUNDS];
-    double expert_reads; // of the last round's decode: distinct experts a layer and step
-    uint64_t digest;     // of the ids that the last round made
-    uint64_t peak_bytes; // of the process in the rounds, the meters' own memory left out
-} BenchRow;
+#define METER_SECONDS 0.2 // of each unit: long enough that the start does not count
+#define METER_SECONDS_QUICK 0.01
 
-typedef struct Bench {
-    const CliArgs *args;
-    Weights *weights;
-    Single single;
-    Pool *pool;
-    Work work;
-    int32_t chunk, n_steps, n_rounds;
-    BenchRow *rows;
-    int n_rows;
-    int32_t *ids;
-    int32_t *made;                   // [n_steps] ids of the decode at work
-    double read_gb_s, matrix_tflops; // best of the run
-    const char *unit;
-    FileWriter *out; // --json FILE: opened before the hours that a run may take
-    Err *err;
-} Bench;
+/* ---- which contexts ---- */
+
+static void bench_skip(Bench *b, int32_t context, const char *reason) {
+    BenchSkip *s = &b->skipped[b->n_skipped++];
+    s->context = context;
+    snprintf(s->reason, sizeof s->reason, "%s", reason);
+    fprintf(stderr, "context %d is left out: %s\n", context, reason);
+}
+
+/* "all": 256 to 131,072 as far as the model goes. */
+static Status bench_all_contexts(Bench *b, int32_t longest) {
+    static const int32_t all[] = {256, 1024, 4096, 8192, 16384, 32768, 65536, 131072};
+    char reason[80];
+    for (size_t i = 0; i < COUNT_OF(all); i++) {
+        if (all[i] <= longest) {
+            b->contexts[b->n_contexts++] = all[i];
+            continue;
+        }
+        snprintf(reason, sizeof reason, "with these steps the longest is %d", longest);
+        bench_skip(b, all[i], reason);
+    }
+    if (b->n_contexts == 0)
+        return err_set(b->err, STATUS_CONTEXT, "--contexts all: with these steps the longest is %d",
+                       longest);
+    return STATUS_OK;
+}
 
 static Status bench_parse_contexts(Bench *b) {
     const char *text = b->args->contexts ? b->args->contexts : "256";
-    int32_t longest = weights_config(b->weights)->max_positions - b->n_steps - 1;
+    int32_t positions = b->config->max_positions;
+    if (b->args->ctx && b->args->ctx < positions)
+        positions = (int32_t)b->args->ctx;
+    int32_t longest = positions - b->n_steps - 1;
     if (longest < 1)
         return err_set(b->err, STATUS_INVALID,
-                       "--steps: expected at most %d for this model, found %d",
-                       weights_config(b->weights)->max_positions - 2, b->n_steps);
-    for (const char *p = text; *p || b->n_rows == 0;) {
+                       "--steps: expected at most %d for this context, found %d", positions - 2,
+                       b->n_steps);
+    if (strcmp(text, "all") == 0)
+        return bench_all_contexts(b, longest);
+    for (const char *p = text; *p || b->n_contexts == 0;) {
         char *end;
         errno = 0;
         long v = strtol(p, &end, 10);
         if (end == p || errno || v < 1 || v > longest || (*end && *end != ','))
-            return err_set(
-                b->err, STATUS_INVALID,
-                "--contexts: expected numbers from 1 to %d separated by commas, found %s", longest,
-                text);
-        if (b->n_rows == BENCH_MAX_CONTEXTS)
+            return err_set(b->err, STATUS_INVALID,
+                           "--contexts: expected numbers from 1 to %d separated by commas, or all, "
+                           "found %s",
+                           longest, text);
+        if (b->n_contexts == BENCH_MAX_CONTEXTS)
             return err_set(b->err, STATUS_INVALID, "--contexts: at most %d", BENCH_MAX_CONTEXTS);
-        b->rows[b->n_rows++].context = (int32_t)v;
+        b->contexts[b->n_contexts++] = (int32_t)v;
         p = *end ? end + 1 : end;
     }
     return STATUS_OK;
 }
 
+static int32_t bench_longest(const Bench *b) {
+    int32_t longest = 0;
+    for (int i = 0; i < b->n_contexts; i++)
+        longest = max_i32(longest, b->contexts[i]);
+    return longest;
+}
+
+/* Leaves the longest context out; STATUS_MEMORY when none is left. */
+static Status bench_drop_longest(Bench *b, const char *reason) {
+    int32_t longest = bench_longest(b);
+    int n = 0;
+    for (int i = 0; i < b->n_contexts; i++) {
+        if (b->contexts[i] == longest)
+            bench_skip(b, longest, reason);
+        else
+            b->contexts[n++] = b->contexts[i];
+    }
+    b->n_contexts = n;
+    return n ? STATUS_OK : err_set(b->err, STATUS_MEMORY, "no context fits: %s", reason);
+}
+
+/* Plans for the longest context that fits into memory with the meters. */
+static Status bench_fit(Bench *b, BenchRunPlan *plan) {
+    uint64_t available = backend_memory_free(plan->kind, (int32_t)b->args->device);
+    bool is_card = plan->kind == BACKEND_CUDA || plan->kind == BACKEND_METAL;
+    uint64_t n_threads = (uint64_t)b->n_threads;
+    b->meter_bytes =
+        b->args->meter_mb ? (size_t)b->args->meter_mb << 20 : (size_t)BENCH_METER_BYTES;
+    if (is_card)
+        b->meter_bytes = 0; // its own meter knows what suits it
+    size_t meter_least = min_size(b->meter_bytes, BENCH_METER_BYTES_MIN);
+    for (;;) {
+        BackendNeeds needs;
+        plan->n_positions = bench_longest(b) + b->n_steps;
+        TRY(bench_run_needs(&needs, plan, b->args, b->weights, b->err));
+        uint64_t least = needs.total_bytes + n_threads * meter_least;
+        if (available == 0)
+            return STATUS_OK;
+        if (least <= available) {
+            while (b->meter_bytes > meter_least &&
+                   needs.total_bytes + n_threads * b->meter_bytes > available)
+                b->meter_bytes /= 2;
+            return STATUS_OK;
+        }
+        char reason[120];
+        snprintf(reason, sizeof reason, "needs %.2f GB with the meters, %.2f GB are available",
+                 (double)least * 1e-9, (double)available * 1e-9);
+        TRY(bench_drop_longest(b, reason));
+    }
+}
+
+/* ---- rounds ---- */
+
+/* The better of two measurements, meter by meter. */
+static BackendMeter meter_better(BackendMeter a, const BackendMeter *b) {
+    a.read_gb_s = b->read_gb_s > a.read_gb_s ? b->read_gb_s : a.read_gb_s;
+    if (b->matrix_tflops > a.matrix_tflops) {
+        a.matrix_tflops = b->matrix_tflops;
+        a.unit = b->unit;
+    }
+    return a;
+}
+
+/* Both meters, behind a round; the better of this and the one before the round (behind the round
+ * before) counts for what ran in between. */
+static Status bench_meter(Bench *b, BackendMeter *better) {
+    BackendMeter now;
+    double seconds = b->args->meter_mb && b->args->meter_mb < BENCH_METER_MB_QUICK
+                         ? METER_SECONDS_QUICK
+                         : METER_SECONDS;
+    TRY(backend_meter(b->run.backend, &now, b->meter_bytes, seconds, b->err));
+    *better = meter_better(now, &b->before);
+    b->best = meter_better(b->best, &now);
+    b->before = now;
+    return STATUS_OK;
+}
+
 static uint64_t bench_expert_reads(const Bench *b) {
     BackendCounters counters;
-    backend_counters(b->single.backend, &counters);
+    backend_counters(b->run.backend, &counters);
     return counters.n_expert_reads;
 }
 
-/* The share of the bound that `seconds` for this work means. */
-static double bench_share(const Bench *b, WorkDone done, double seconds, double read_gb_s,
-                          double tflops) {
-    UNUSED(b);
-    double bytes_s = done.bytes / (read_gb_s * 1e9), flop_s = done.flop / (tflops * 1e12);
-    return (bytes_s > flop_s ? bytes_s : flop_s) / seconds;
+/* The load of what a phase has just run. Where the device does not count experts, even routing is
+ * assumed, which is exact for one row. */
+static WorkLoad bench_load(const Bench *b, BenchRow *row, BatchPhase phase, uint64_t reads) {
+    const BenchRunPlan *p = &b->run.plan;
+    WorkLoad load = phase == PHASE_DECODE
+                        ? work_load_decode(row->context, b->n_steps, p->n_seqs, (double)reads)
+                        : work_load_prefill(row->context, p->chunk, p->n_seqs, (double)reads);
+    row->are_experts_counted = reads > 0 || b->config->n_experts == 0;
+    if (!row->are_experts_counted)
+        load.n_expert_reads =
+            work_expected_experts(&b->work, load.n_steps, load.n_rows / load.n_steps);
+    return load;
 }
 
-/* Both meters; the better of this and the last measurement counts for what ran in between. */
-static Status bench_meter(Bench *b, double *read_gb_s, double *tflops) {
-    double read;
-    TRY(meter_read_gb_s(&read, b->pool, BENCH_METER_BYTES, b->err));
-    double matrix = meter_matrix_tflops(b->pool, 0.2, &b->unit);
-    *read_gb_s = read > *read_gb_s ? read : *read_gb_s;
-    *tflops = matrix > *tflops ? matrix : *tflops;
-    return STATUS_OK;
+/* Adds a round's figures to a phase. */
+static void bench_add(const Bench *b, BenchPhase *p, const WorkLoad *load, double seconds,
+                      const BackendMeter *m) {
+    p->load = *load;
+    p->seconds += seconds;
+    bench_series_add(&p->tok_s, load->n_rows / seconds);
+    double bound =
+        work_bound_seconds(work_total(&b->work, load), m->read_gb_s, m->matrix_tflops, &p->is_flop);
+    bench_series_add(&p->share, bound / seconds);
+    for (int s = 0; s < STAGE_N; s++)
+        p->stage_bound_seconds[s] += work_bound_seconds(
+            work_stage(&b->work, load, (BackendStageId)s), m->read_gb_s, m->matrix_tflops, NULL);
 }
 
-static Status bench_round(Bench *b, BenchRow *row, int round) {
-    SampleParams greedy = {0};
-    double read = 0, tflops = 0;
-    BatchResult result;
-    int32_t n = row->context;
-    TRY(backend_sampler_set(b->single.backend, 0, &greedy, NULL, 0, 0, b->err));
-    TRY(bench_meter(b, &read, &tflops));
+static void bench_add_profile(const Bench *b, BenchRow *row) {
+    BackendStage stages[2 * STAGE_N];
+    int n = backend_profile(b->run.backend, stages, (int)COUNT_OF(stages));
+    for (int i = 0; i < n; i++)
+        row->phase[stages[i].phase].stage_seconds[stages[i].id] += stages[i].seconds;
+    backend_profile_set(b->run.backend, false);
+}
+
+static void bench_digest(const Bench *b, BenchRow *row) {
+    size_t n = (size_t)b->n_steps, seqs = (size_t)b->run.plan.n_seqs;
+    for (size_t i = 0; i < seqs; i++)
+        row->seq_digest[i] = XXH64(b->made + i * n, n * sizeof *b->made, 0);
+    row->digest = XXH64(b->made, seqs * n * sizeof *b->made, 0);
+}
+
+static void bench_tell(const BenchRow *row) {
+    const BenchPhase *d = &row->phase[PHASE_DECODE];
+    fprintf(stderr, "round %d at %d: median so far: decode %.2f tok/s, %.1f%% of the bound\n",
+            row->n_rounds, row->context, bench_series_median(&d->tok_s),
+            100 * bench_series_median(&d->share));
+}
+
+static Status bench_round(Bench *b, BenchRow *row) {
+    BackendMeter m;
+    double prefill_s = 0;
+    if (!b->before.unit)
+        TRY(bench_meter(b, &m));
     sysmem_reset_peak();
-    uint64_t reads = bench_expert_reads(b);
-    int64_t start = clock_now_ns();
-    TRY(single_prefill(&b->single, b->ids, n, WANT_NOTHING, true, &result, b->err));
-    double prefill_s = clock_seconds_since(start);
-    WorkDone prefill =
-        work_prefill(&b->work, n, div_up_i32(n, b->chunk), bench_expert_reads(b) - reads);
-    reads = bench_expert_reads(b);
-    start = clock_now_ns();
-    for (int32_t i = 0; i < b->n_steps; i++) {
-        b->made[i] = result.sample.id;
-        TRY(single_step(&b->single, PHASE_DECODE, &b->made[i], 1, WANT_NOTHING, true, NULL, &result,
-                        b->err));
+    uint64_t before = bench_expert_reads(b);
+    if (b->args->is_profile && !row->is_filled)
+        backend_profile_set(b->run.backend, true);
+    if (row->is_filled) {
+        TRY(bench_run_fill(&b->run, row->context, b->err));
+    } else {
+        int64_t start = clock_now_ns();
+        TRY(bench_run_prefill(&b->run, row->context, b->err));
+        prefill_s = clock_seconds_since(start);
     }
+    uint64_t between = bench_expert_reads(b);
+    if (b->args->is_profile && row->is_filled) // the filling is nobody's time
+        backend_profile_set(b->run.backend, true);
+    int64_t start = clock_now_ns();
+    TRY(bench_run_decode(&b->run, row->context, b->n_steps, b->made, b->err));
     double decode_s = clock_seconds_since(start);
-    uint64_t peak = sysmem_peak();
+    if (b->args->is_profile)
+        bench_add_profile(b, row);
+    uint64_t peak = sysmem_peak(), after = bench_expert_reads(b);
     row->peak_bytes = peak > row->peak_bytes ? peak : row->peak_bytes;
-    reads = bench_expert_reads(b) - reads;
-    TRY(bench_meter(b, &read, &tflops));
-    row->prefill_tok_s[round] = n / prefill_s;
-    row->decode_tok_s[round] = b->n_steps / decode_s;
-    row->prefill_share[round] = bench_share(b, prefill, prefill_s, read, tflops);
-    WorkDone decode = work_decode(&b->work, n, b->n_steps, reads);
-    row->decode_share[round] = bench_share(b, decode, decode_s, read, tflops);
-    row->expert_reads = (double)reads / b->n_steps / weights_config(b->weights)->n_layers;
-    row->digest = XXH64(b->made, (size_t)b->n_steps * sizeof *b->made, 0);
-    b->read_gb_s = read > b->read_gb_s ? read : b->read_gb_s;
-    b->matrix_tflops = tflops > b->matrix_tflops ? tflops : b->matrix_tflops;
+    TRY(bench_meter(b, &m));
+    if (!row->is_filled) {
+        WorkLoad load = bench_load(b, row, PHASE_PREFILL, between - before);
+        bench_add(b, &row->phase[PHASE_PREFILL], &load, prefill_s, &m);
+    }
+    WorkLoad load = bench_load(b, row, PHASE_DECODE, after - between);
+    bench_add(b, &row->phase[PHASE_DECODE], &load, decode_s, &m);
+    bench_series_add(&row->read_gb_s, m.read_gb_s);
+    bench_series_add(&row->matrix_tflops, m.matrix_tflops);
+    bench_digest(b, row);
+    row->n_rounds++;
+    bench_tell(row);
     return STATUS_OK;
 }
 
-static int bench_compare(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
+/* Whether the shares of most of a row's rounds agree, in both phases. */
+static bool bench_is_stable(const Bench *b, const BenchRow *row) {
+    return bench_series_is_stable(&row->phase[PHASE_PREFILL].share, b->n_rounds) &&
+           bench_series_is_stable(&row->phase[PHASE_DECODE].share, b->n_rounds);
 }
 
-/* Sorts the rounds and returns the median. */
-static double bench_median(double *values, int n) {
-    qsort(values, (size_t)n, sizeof *values, bench_compare);
-    return n % 2 ? values[n / 2] : 0.5 * (values[n / 2 - 1] + values[n / 2]);
-}
-
-static json_t *bench_row_json(Bench *b, BenchRow *row) {
-    int n = b->n_rounds;
-    double prefill = bench_median(row->prefill_tok_s, n),
-           decode = bench_median(row->decode_tok_s, n);
-    char digest[20];
-    snprintf(digest, sizeof digest, "%016llx", (unsigned long long)row->digest);
-    return json_pack(
-        "{s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:s}", "context", row->context,
-        "prefill_tok_s", prefill, "prefill_tok_s_min", row->prefill_tok_s[0], "prefill_tok_s_max",
-        row->prefill_tok_s[n - 1], "decode_tok_s", decode, "decode_tok_s_min", row->decode_tok_s[0],
-        "decode_tok_s_max", row->decode_tok_s[n - 1], "prefill_bound_share",
-        bench_median(row->prefill_share, n), "decode_bound_share",
-        bench_median(row->decode_share, n), "experts_per_layer_step", row->expert_reads,
-        "peak_bytes", (json_int_t)row->peak_bytes, "ids_digest", digest);
-}
-
-static json_t *bench_json(Bench *b) {
-    const ModelConfig *c = weights_config(b->weights);
-    json_t *results = json_array();
-    for (int i = 0; i < b->n_rows; i++)
-        json_array_append_new(results, bench_row_json(b, &b->rows[i]));
-    return json_pack(
-        "{s:{s:s, s:i, s:I}, s:{s:s, s:s}, s:{s:o, s:i, s:i, s:I}, s:s, s:f, s:f, s:s, "
-        "s:i, s:i, s:I, s:o}",
-        "machine", "device", backend_text(b->single.backend), "threads", pool_n_members(b->pool),
-        "memory_bytes", (json_int_t)sysmem_total(), "versions", "lily", LILY_VERSION, "commit",
-        LILY_COMMIT, "model", "spec", json_clean_string(model_spec(b->args)), "layers", c->n_layers,
-        "hidden", c->hidden, "weight_bytes", (json_int_t)weights_total_bytes(b->weights), "backend",
-        backend_kind_name(backend_kind(b->single.backend)), "read_gb_s", b->read_gb_s,
-        "matrix_tflops", b->matrix_tflops, "matrix_unit", b->unit, "steps", b->n_steps, "rounds",
-        b->n_rounds, "plan_bytes", (json_int_t)b->single.needs.total_bytes, "results", results);
-}
-
-static void bench_print(const json_t *all) {
-    printf("%s, %s backend: reads %.1f GB/s, %s %.3f TFLOP/s\n",
-           json_string_value(json_object_get(json_object_get(all, "model"), "spec")),
-           json_string_value(json_object_get(all, "backend")),
-           json_real_value(json_object_get(all, "read_gb_s")),
-           json_string_value(json_object_get(all, "matrix_unit")),
-           json_real_value(json_object_get(all, "matrix_tflops")));
-    printf("%8s  %31s  %8s  %31s  %8s  %16s\n", "context", "prefill tok/s (min .. max)", "of bound",
-           "decode tok/s (min .. max)", "of bound", "ids");
-    size_t i;
-    const json_t *row;
-    json_array_foreach(json_object_get(all, "results"), i, row) {
-#define REAL(key) json_real_value(json_object_get(row, key))
-        printf("%8lld  %9.2f (%8.2f .. %8.2f)  %7.1f%%  %9.2f (%8.2f .. %8.2f)  %7.1f%%  %s\n",
-               (long long)json_integer_value(json_object_get(row, "context")),
-               REAL("prefill_tok_s"), REAL("prefill_tok_s_min"), REAL("prefill_tok_s_max"),
-               100 * REAL("prefill_bound_share"), REAL("decode_tok_s"), REAL("decode_tok_s_min"),
-               REAL("decode_tok_s_max"), 100 * REAL("decode_bound_share"),
-               json_string_value(json_object_get(row, "ids_digest")));
-#undef REAL
+/* All rounds, contexts in turn; then more for rows whose rounds disagree. */
+static Status bench_measure(Bench *b) {
+    for (int i = 0; i < b->n_contexts; i++)
+        TRY(bench_run_warm(&b->run, b->rows[i].context, b->rows[i].is_filled, b->err));
+    for (int round = 0; round < b->n_rounds + BENCH_MORE_ROUNDS; round++) {
+        for (int i = 0; i < b->n_contexts; i++) {
+            BenchRow *row = &b->rows[i];
+            if (round < b->n_rounds || row->is_unstable)
+                TRY(bench_round(b, row));
+            row->is_unstable = !bench_is_stable(b, row);
+        }
     }
+    return STATUS_OK;
 }
 
-/* Ids, block table and the opened backend for the longest context. */
+/* ---- the verb ---- */
+
+/* Opens the longest plan that the device takes. */
 static Status bench_open(Bench *b) {
-    const ModelConfig *c = weights_config(b->weights);
-    int32_t longest = 0;
-    for (int i = 0; i < b->n_rows; i++)
-        longest = max_i32(longest, b->rows[i].context);
-    b->ids = mem_zalloc((size_t)longest, sizeof *b->ids);
-    b->made = mem_zalloc((size_t)b->n_steps, sizeof *b->made);
-    if (!b->ids || !b->made)
-        return err_memory(b->err, "ids", (size_t)longest * sizeof *b->ids);
-    for (int32_t i = 0; i < longest; i++)
-        b->ids[i] = (int32_t)(rng_u64(1, (uint64_t)i) % (uint64_t)c->vocab);
+    BenchRunPlan plan = {.n_seqs = b->args->batch ? (int32_t)b->args->batch : 1,
+                         .seed = b->args->seed >= 0 ? (uint64_t)b->args->seed : 0};
+    TRY(model_backend(&plan.kind, b->args, b->err));
+    int32_t chunk = b->args->chunk ? (int32_t)b->args->chunk : backend_chunk_rows(plan.kind);
+    chunk = min_i32(chunk, bench_longest(b));
+    plan.chunk = (int32_t)round_up_size((size_t)chunk, RECUR_CHUNK);
+    TRY(bench_fit(b, &plan));
     int64_t start = clock_now_ns();
-    TRY(single_open(&b->single, b->args, b->weights, longest + b->n_steps, b->chunk, 1, b->err));
+    for (;;) {
+        Err reason = {0};
+        Status status = bench_run_open(&b->run, &plan, b->args, b->weights, &reason);
+        if (status == STATUS_OK)
+            break;
+        if (status != STATUS_MEMORY)
+            return err_set(b->err, status, "%s", reason.text);
+        TRY(bench_drop_longest(b, reason.text));
+        plan.n_positions = bench_longest(b) + b->n_steps;
+    }
     double seconds = clock_seconds_since(start);
     fprintf(stderr, "loaded %.2f GB in %.1f s (%.2f GB/s); plan %.2f GB\n",
             (double)weights_total_bytes(b->weights) * 1e-9, seconds,
             (double)weights_total_bytes(b->weights) * 1e-9 / seconds,
-            (double)b->single.needs.total_bytes * 1e-9);
+            (double)b->run.needs.total_bytes * 1e-9);
     return STATUS_OK;
 }
 
 static Status bench_run(Bench *b) {
-    b->n_steps = b->args->steps ? (int32_t)b->args->steps : BENCH_STEPS;
-    b->n_rounds = b->args->rounds ? (int32_t)b->args->rounds : BENCH_ROUNDS;
-    int64_t chunk = b->args->chunk ? b->args->chunk : BENCH_CHUNK;
-    b->chunk = (int32_t)round_up_size((size_t)chunk, RECUR_CHUNK);
-    b->rows = mem_zalloc(BENCH_MAX_CONTEXTS, sizeof *b->rows);
-    if (!b->rows)
-        return err_memory(b->err, "results", BENCH_MAX_CONTEXTS * sizeof *b->rows);
-    TRY(weights_open(&b->weights, model_spec(b->args), &UI_LOG, b->err));
-    TRY(bench_parse_contexts(b));
+    const CliArgs *args = b->args;
+    b->n_steps = args->steps ? (int32_t)args->steps : BENCH_STEPS;
+    b->n_rounds = args->rounds ? (int32_t)args->rounds : BENCH_ROUNDS;
+    b->fill_above = args->fill_above >= 0 ? (int32_t)args->fill_above : BENCH_FILL_ABOVE;
+    b->n_threads = args->threads ? (int)args->threads : pool_n_cpus();
+    TRY(model_weights(&b->weights, args, &UI_LOG, b->err));
+    b->config = weights_config(b->weights);
     work_init(&b->work, b->weights);
+    TRY(bench_parse_contexts(b));
     TRY(bench_open(b));
-    TRY(pool_open(&b->pool, (int)b->args->threads, b->err));
-    // Warm up with the shapes that are measured: pages are touched, threads are awake.
-    BatchResult result;
-    TRY(single_prefill(&b->single, b->ids, min_i32(b->rows[0].context, b->chunk), WANT_NOTHING,
-                       true, &result, b->err));
-    for (int i = 0; i < 2 && i < b->n_steps; i++)
-        TRY(single_step(&b->single, PHASE_DECODE, b->ids, 1, WANT_NOTHING, true, NULL, &result,
-                        b->err));
-    for (int round = 0; round < b->n_rounds; round++)
-        for (int i = 0; i < b->n_rows; i++)
-            TRY(bench_round(b, &b->rows[i], round));
+    size_t n_made = (size_t)b->run.plan.n_seqs * (size_t)b->n_steps;
+    b->rows = mem_zalloc((size_t)b->n_contexts, sizeof *b->rows);
+    b->made = mem_zalloc(n_made, sizeof *b->made);
+    if (!b->rows || !b->made)
+        return err_memory(b->err, "results", (size_t)b->n_contexts * sizeof *b->rows);
+    for (int i = 0; i < b->n_contexts; i++) {
+        int32_t n = b->contexts[i];
+        b->rows[i].context = n;
+        b->rows[i].is_filled = n > b->fill_above && bench_run_can_fill(n);
+    }
+    return bench_measure(b);
+}
+
+/* Where a result goes, opened before the hours that a run may take. */
+typedef struct BenchFiles {
+    FileWriter *json, *csv, *svg; // NULL: not asked for
+} BenchFiles;
+
+static Status bench_files_open(BenchFiles *f, const CliArgs *args, Err *err) {
+    if (args->json_out && strcmp(args->json_out, "-") != 0)
+        TRY(file_writer_open(&f->json, args->json_out, err));
+    if (args->csv_out)
+        TRY(file_writer_open(&f->csv, args->csv_out, err));
+    if (args->svg_out)
+        TRY(file_writer_open(&f->svg, args->svg_out, err));
     return STATUS_OK;
 }
 
-static Status bench_report(Bench *b) {
+static void bench_files_close(BenchFiles *f) {
+    file_writer_close(f->json);
+    file_writer_close(f->csv);
+    file_writer_close(f->svg);
+}
+
+/* Writes what `make` makes of the result; w NULL: nobody wants it. */
+static Status bench_write(FileWriter *w, Status (*make)(StrBuf *, const json_t *, Err *),
+                          const json_t *all, Err *err) {
+    StrBuf text = {0};
+    if (!w)
+        return STATUS_OK;
+    Status status = make(&text, all, err);
+    if (status == STATUS_OK)
+        status = file_writer_append(w, text.ptr, text.len, err);
+    if (status == STATUS_OK)
+        status = file_writer_commit(w, err);
+    strbuf_fini(&text);
+    return status;
+}
+
+static Status bench_print_json(StrBuf *out, const json_t *all, Err *err) {
+    TRY(json_print(out, all, JSON_INDENT(2), err));
+    strbuf_append_char(out, '\n');
+    return strbuf_check(out, err);
+}
+
+/* Holds the result against the earlier one. */
+static Status bench_judge(Bench *b, const json_t *all, FILE *to) {
+    StrBuf text = {0};
+    if (!b->earlier)
+        return STATUS_OK;
+    Status status = bench_compare(&text, &b->n_slower, all, b->earlier, b->err);
+    if (status == STATUS_OK)
+        fprintf(to, "\n%s", text.ptr);
+    strbuf_fini(&text);
+    return status;
+}
+
+static Status bench_report(Bench *b, const BenchFiles *files) {
     json_t *all = bench_json(b);
     if (!all)
         return err_memory(b->err, "results", 0);
-    if (b->args->json_out && !b->out)
-        return ui_print_json(all, JSON_INDENT(2), b->err);
-    bench_print(all);
+    bool is_json = b->args->json_out && !files->json;
     StrBuf text = {0};
-    Status status = b->out ? json_print(&text, all, JSON_INDENT(2), b->err) : STATUS_OK;
-    strbuf_append_char(&text, '\n');
-    if (status == STATUS_OK && b->out)
-        status = file_writer_append(b->out, text.ptr, text.len, b->err);
-    if (status == STATUS_OK && b->out)
-        status = file_writer_commit(b->out, b->err);
+    Status status;
+    TRY_GOTO(status, bench_write(files->json, bench_print_json, all, b->err));
+    TRY_GOTO(status, bench_write(files->csv, bench_report_csv, all, b->err));
+    TRY_GOTO(status, bench_write(files->svg, bench_svg, all, b->err));
+    status =
+        is_json ? bench_print_json(&text, all, b->err) : bench_report_table(&text, all, b->err);
+    if (status == STATUS_OK)
+        fwrite(text.ptr, 1, text.len, stdout);
+    if (status == STATUS_OK)
+        status = bench_judge(b, all, is_json ? stderr : stdout);
+fail:
     strbuf_fini(&text);
     json_decref(all);
     return status;
 }
 
 int verb_bench(const CliArgs *args) {
+    if (bench_serve_is_asked(args))
+        return bench_serve(args);
     Err err = {0};
-    Bench b = {.args = args, .err = &err, .unit = ""};
-    Status status = STATUS_OK;
-    if (args->json_out && strcmp(args->json_out, "-") != 0)
-        status = file_writer_open(&b.out, args->json_out, &err);
+    Bench b = {.args = args, .err = &err, .best.unit = ""};
+    BenchFiles files = {0};
+    Status status = bench_files_open(&files, args, &err);
+    if (status == STATUS_OK && args->compare)
+        status = json_read_file(&b.earlier, args->compare, BENCH_MAX_EARLIER, &err);
     if (status == STATUS_OK)
         status = bench_run(&b);
     if (status == STATUS_OK)
-        status = bench_report(&b);
-    file_writer_close(b.out);
-    single_close(&b.single);
-    pool_close(b.pool);
+        status = bench_report(&b, &files);
+    bench_files_close(&files);
+    json_decref(b.earlier);
+    bench_run_close(&b.run);
     weights_close(b.weights);
     mem_free(b.rows);
-    mem_free(b.ids);
     mem_free(b.made);
-    return status == STATUS_OK ? ui_finish("bench") : ui_fail("bench", &err);
+    if (status != STATUS_OK)
+        return ui_fail("bench", &err);
+    if (b.n_slower)
+        fprintf(stderr, "lily bench: %d figures are slower than in %s\n", b.n_slower,
+                args->compare);
+    return ui_finish("bench") || b.n_slower != 0;
 }

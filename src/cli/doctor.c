@@ -57,9 +57,13 @@ static void doctor_features(char *out, size_t size) {
     }
 }
 
-/* One step of a tiny model on a backend; its description, or why not. */
-static bool doctor_try(BackendKind kind, const CliArgs *args, const Weights *tiny, char *text,
-                       size_t size) {
+static bool doctor_is_card(BackendKind kind) {
+    return kind == BACKEND_CUDA || kind == BACKEND_METAL;
+}
+
+/* One step of a tiny model on a backend; its description, or why not. A card is measured too. */
+static bool doctor_try(BackendKind kind, const CliArgs *args, const Weights *tiny,
+                       BackendMeter *card, char *text, size_t size) {
     char why[256] = "";
     if (!backend_is_available(kind, why, sizeof why)) {
         snprintf(text, size, "%s", why);
@@ -77,12 +81,14 @@ static bool doctor_try(BackendKind kind, const CliArgs *args, const Weights *tin
     BatchResult result;
     bool is_good = single_step(&single, PHASE_PREFILL, &id, 1, WANT_LAST, false, NULL, &result,
                                &err) == STATUS_OK;
+    if (is_good && doctor_is_card(kind))
+        is_good = backend_meter(single.backend, card, 0, 0, &err) == STATUS_OK;
     snprintf(text, size, "%s", is_good ? backend_text(single.backend) : err.text);
     single_close(&single);
     return is_good;
 }
 
-static json_t *doctor_backends(const CliArgs *args, Err *err) {
+static json_t *doctor_backends(const CliArgs *args, BackendMeter *card, Err *err) {
     Weights *tiny = NULL;
     if (weights_open(&tiny, DOCTOR_TINY, &UI_LOG, err) != STATUS_OK)
         return NULL;
@@ -91,7 +97,7 @@ static json_t *doctor_backends(const CliArgs *args, Err *err) {
         if (k == BACKEND_AUTO)
             continue;
         char text[512];
-        bool is_good = doctor_try((BackendKind)k, args, tiny, text, sizeof text);
+        bool is_good = doctor_try((BackendKind)k, args, tiny, card, text, sizeof text);
         json_object_set_new(all, backend_kind_name((BackendKind)k),
                             json_pack("{s:b, s:s}", "works", is_good, "text", text));
     }
@@ -99,24 +105,30 @@ static json_t *doctor_backends(const CliArgs *args, Err *err) {
     return all;
 }
 
-/* What the full model needs here and how fast this machine's memory lets it decode. */
-static json_t *doctor_full_model(double read_gb_s, double tflops, Err *err) {
+/* What the full model needs here and how fast the memory that it would lie in lets it decode. */
+static json_t *doctor_full_model(BackendKind kind, int32_t device, double read_gb_s, double tflops,
+                                 Err *err) {
     Weights *w = NULL;
     if (weights_open(&w, DOCTOR_FULL, &UI_LOG, err) != STATUS_OK)
         return NULL;
-    EngineOptions options = {.kind = BACKEND_CPU, .max_seqs = 1, .budget_bytes = UINT64_MAX};
+    uint64_t left = backend_memory_free(kind, device);
+    EngineOptions options = {
+        .kind = kind, .device = device, .max_seqs = 1, .budget_bytes = UINT64_MAX};
     EnginePlan plan;
     json_t *v = NULL;
     if (engine_plan(&plan, w, &options, err) == STATUS_OK) {
         Work work;
         work_init(&work, w);
         const ModelConfig *c = weights_config(w);
-        WorkDone step = work_decode(&work, 256, 1, (uint64_t)c->top_k * (uint64_t)c->n_layers);
-        v = json_pack("{s:I, s:I, s:b, s:f, s:f}", "plan_bytes", (json_int_t)plan.needs.total_bytes,
-                      "context", (json_int_t)plan.ctx_tok, "fits",
-                      plan.needs.total_bytes <= sysmem_available(), "decode_bound_tok_s",
-                      read_gb_s * 1e9 / step.bytes, "prefill_bound_tok_s",
-                      tflops * 1e12 / work.flop);
+        WorkLoad load = work_load_decode(256, 1, 1, (double)c->top_k * c->n_layers);
+        WorkLoad row = {.phase = PHASE_PREFILL, .n_rows = 1}; // without attention and head
+        double step_bytes = work_total(&work, &load).bytes;
+        v = json_pack("{s:s, s:I, s:I, s:I, s:b, s:f, s:f}", "backend", backend_kind_name(kind),
+                      "plan_bytes", (json_int_t)plan.needs.total_bytes, "free_bytes",
+                      (json_int_t)left, "context", (json_int_t)plan.ctx_tok, "fits",
+                      plan.needs.total_bytes <= left, "decode_bound_tok_s",
+                      read_gb_s * 1e9 / step_bytes, "prefill_bound_tok_s",
+                      tflops * 1e12 / work_total(&work, &row).flop);
     }
     weights_close(w);
     return v;
@@ -138,18 +150,37 @@ static void doctor_print(const json_t *all) {
     json_object_foreach(json_object_get(all, "backends"), name, backend) printf(
         "%-10s %s%s\n", name,
         json_is_true(json_object_get(backend, "works")) ? "" : "not here: ", TEXT(backend, "text"));
+    const json_t *card = json_object_get(all, "card");
+    if (json_is_object(card))
+        printf("card       reads %.0f GB/s, products %.0f TFLOP/s (%s)\n", REAL(card, "read_gb_s"),
+               REAL(card, "matrix_tflops"), TEXT(card, "matrix_unit"));
     const json_t *full = json_object_get(all, "full_model");
-    printf("Qwen3.6-35B-A3B, 4 bit: needs %.1f GB with a context of %lld tokens: %s\n",
-           BYTES(full, "plan_bytes"),
+    const char *missed = TEXT(all, "missed");
+    printf("auto       %s is what runs%s%s\n", TEXT(full, "backend"), missed ? "; " : "",
+           missed ? missed : "");
+    printf("Qwen3.6-35B-A3B, 4 bit, on %s: needs %.1f GB with a context of %lld tokens: %s %.1f GB "
+           "that are free\n",
+           TEXT(full, "backend"), BYTES(full, "plan_bytes"),
            (long long)json_integer_value(json_object_get(full, "context")),
-           json_is_true(json_object_get(full, "fits")) ? "fits"
-                                                       : "does not fit into what is available");
-    printf("its bounds on this CPU: %.1f tokens a second in decode (memory), %.0f in prefill "
-           "(products)\n",
-           REAL(full, "decode_bound_tok_s"), REAL(full, "prefill_bound_tok_s"));
+           json_is_true(json_object_get(full, "fits")) ? "fits into the" : "does not fit into the",
+           BYTES(full, "free_bytes"));
+    printf(
+        "its bounds there: %.1f tokens a second in decode (memory), %.0f in prefill (products)\n",
+        REAL(full, "decode_bound_tok_s"), REAL(full, "prefill_bound_tok_s"));
 #undef TEXT
 #undef REAL
 #undef BYTES
+}
+
+/* The reason why a faster backend that is built in is not the one that runs. */
+static void doctor_add_missed(json_t *all) {
+    char why[256] = "", text[320];
+    bool is_card = doctor_is_card(backend_kind_resolve(BACKEND_AUTO));
+    if (is_card || !backend_is_built(BACKEND_CUDA) ||
+        backend_is_available(BACKEND_CUDA, why, sizeof why))
+        return;
+    snprintf(text, sizeof text, "%s: %s", backend_kind_name(BACKEND_CUDA), why);
+    json_object_set_new(all, "missed", json_string(text));
 }
 
 static Status doctor_run(json_t **out, const CliArgs *args, Err *err) {
@@ -165,8 +196,14 @@ static Status doctor_run(json_t **out, const CliArgs *args, Err *err) {
     double tflops = meter_matrix_tflops(pool, 0.2, &unit);
     pool_close(pool);
     TRY(status);
-    json_t *backends = doctor_backends(args, err);
-    json_t *full = backends ? doctor_full_model(read_gb_s, tflops, err) : NULL;
+    BackendMeter card = {0};
+    BackendKind kind = backend_kind_resolve(BACKEND_AUTO);
+    json_t *backends = doctor_backends(args, &card, err);
+    bool is_card = doctor_is_card(kind) && card.unit;
+    json_t *full = backends ? doctor_full_model(kind, (int32_t)args->device,
+                                                is_card ? card.read_gb_s : read_gb_s,
+                                                is_card ? card.matrix_tflops : tflops, err)
+                            : NULL;
     if (!full) {
         json_decref(backends);
         return err->code ? err->code : err_memory(err, "report", 0);
@@ -176,7 +213,15 @@ static Status doctor_run(json_t **out, const CliArgs *args, Err *err) {
                      "available_bytes", (json_int_t)sysmem_available(), "read_gb_s", read_gb_s,
                      "matrix_tflops", tflops, "matrix_unit", unit, "backends", backends,
                      "full_model", full);
-    return *out ? STATUS_OK : err_memory(err, "report", 0);
+    if (!*out)
+        return err_memory(err, "report", 0);
+    json_object_set_new(*out, "card",
+                        card.unit ? json_pack("{s:f, s:f, s:s}", "read_gb_s", card.read_gb_s,
+                                              "matrix_tflops", card.matrix_tflops, "matrix_unit",
+                                              card.unit)
+                                  : json_null());
+    doctor_add_missed(*out);
+    return STATUS_OK;
 }
 
 int verb_doctor(const CliArgs *args) {

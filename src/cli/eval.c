@@ -113,7 +113,13 @@ static int eval_report_golden(const Eval *e, const GoldenScore *s) {
         printf("log-probability difference     mean %.4f, largest %.4f (recorded top 5)\n", mean,
                s->max_abs);
     }
-    return ui_finish("eval");
+    int status = ui_finish("eval");
+    if (isnan(e->args->max_diff) || mean <= e->args->max_diff)
+        return status;
+    fprintf(stderr,
+            "lily eval: the mean difference of log-probabilities: expected at most %g, found %g\n",
+            e->args->max_diff, mean);
+    return 1;
 }
 
 /* Ids of the file: a JSON list of numbers, else a text that the model's tokenizer encodes. */
@@ -198,7 +204,7 @@ int verb_eval(const CliArgs *args) {
     int64_t n_scored = 0;
     Status status = is_golden ? golden_read(&golden, path, &err) : STATUS_OK;
     if (status == STATUS_OK)
-        status = weights_open(&e.weights, model_spec(args), &UI_LOG, &err);
+        status = model_weights(&e.weights, args, &UI_LOG, &err);
     if (status == STATUS_OK)
         status = is_golden ? eval_golden(&e, &golden, &score) : eval_ppl(&e, path, &nll, &n_scored);
     int code = status != STATUS_OK ? ui_fail("eval", &err)

@@ -6,7 +6,6 @@
 #include "checkpoint/inspect.h"
 
 #include "base/mem.h"
-#include "base/sysmem.h"
 #include "cli/model.h"
 #include "cli/ui.h"
 #include "cli/verbs.h"
@@ -20,7 +19,7 @@ static json_t *inspect_plan(const CliArgs *args, Err *err) {
     Status status = model_engine_options(&options, args, err);
     options.budget_bytes = UINT64_MAX; // the plan is shown whether it fits or not
     if (status == STATUS_OK)
-        status = weights_open(&w, model_spec(args), NULL, err);
+        status = model_weights(&w, args, NULL, err);
     if (status == STATUS_OK)
         status = engine_plan(&plan, w, &options, err);
     weights_close(w);
@@ -32,11 +31,9 @@ static json_t *inspect_plan(const CliArgs *args, Err *err) {
         (json_int_t)plan.needs.block_bytes * (plan.ctx_tok / KV_BLOCK), "state_bytes",
         (json_int_t)plan.needs.slot_bytes * (plan.max_seqs + plan.cache_slots), "scratch_bytes",
         (json_int_t)plan.needs.scratch_bytes, "total_bytes", (json_int_t)plan.needs.total_bytes);
-    if (options.kind != BACKEND_CUDA && options.kind != BACKEND_METAL) {
-        uint64_t available = sysmem_available();
-        json_object_set_new(v, "available_bytes", json_integer((json_int_t)available));
-        json_object_set_new(v, "fits", json_boolean(plan.needs.total_bytes <= available));
-    }
+    uint64_t available = backend_memory_free(options.kind, options.device);
+    json_object_set_new(v, "available_bytes", json_integer((json_int_t)available));
+    json_object_set_new(v, "fits", json_boolean(plan.needs.total_bytes <= available));
     return v;
 }
 
@@ -95,7 +92,9 @@ static void inspect_print(const json_t *report) {
 int verb_inspect(const CliArgs *args) {
     Err err = {0};
     json_t *report = NULL;
-    if (inspect_report(&report, model_spec(args), &err) != STATUS_OK)
+    const char *spec;
+    if (model_find(&spec, args, &err) != STATUS_OK ||
+        inspect_report(&report, spec, &err) != STATUS_OK)
         return ui_fail("inspect", &err);
     const json_t *refused = json_object_get(report, "refused");
     bool is_refused = json_array_size(refused) > 0;

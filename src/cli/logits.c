@@ -87,7 +87,7 @@ static Status logits_piece(LogitsRun *run, int32_t n_rows) {
 
 static Status logits_run(LogitsRun *run) {
     TRY(model_parse_ids(&run->ids, &run->n, run->args->ids, run->err));
-    TRY(weights_open(&run->weights, model_spec(run->args), &UI_LOG, run->err));
+    TRY(model_weights(&run->weights, run->args, &UI_LOG, run->err));
     TRY(single_check_ids(weights_config(run->weights), run->ids, run->n, run->err));
     TRY(single_open(&run->single, run->args, run->weights, run->n, PIECE, PIECE, run->err));
     TRY(logits_open_file(run));

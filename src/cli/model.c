@@ -28,31 +28,68 @@ static bool model_is_there(const char *dir) {
     return is_there;
 }
 
-const char *model_spec(const CliArgs *args) {
-    static char dir[PATH_MAX + 32]; // the program's own folder does not change
-    if (args->model)
-        return args->model;
+/* Where the small model may stand, seen from the program's folder. */
+static const char *const MODEL_PLACES[] = {
+    "models/mini",       // a distribution's folder
+    "../models/mini",    // the source tree, from its build folder
+    "../../models/mini", // from a folder in that
+    "../share/lily/mini" // an installation, from its bin
+};
+
+/* The folder of the running program into dir; false where the system does not tell. */
+static bool model_program_dir(char dir[PATH_MAX]) {
+    ssize_t n = readlink("/proc/self/exe", dir, PATH_MAX - 1);
+    dir[n > 0 ? n : 0] = 0;
+    char *slash = strrchr(dir, '/');
+    if (slash)
+        *slash = 0;
+    return slash != NULL;
+}
+
+Status model_find(const char **out, const CliArgs *args, Err *err) {
+    static char dir[PATH_MAX + 32]; // neither the program's folder nor the working one changes
     const char *named = getenv("LILY_MODEL");
-    if (named && *named)
-        return named;
-    char exe[PATH_MAX];
-    ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
-    if (n > 0) {
-        exe[n] = 0;
-        for (int up = 0; up < 2; up++) { // build/lily -> the tree's root
-            char *slash = strrchr(exe, '/');
-            if (slash)
-                *slash = 0;
-        }
-        snprintf(dir, sizeof dir, "%s/models/mini", exe);
+    if (args->model || (named && *named)) {
+        *out = args->model ? args->model : named;
+        return STATUS_OK;
+    }
+    *out = dir;
+    char program[PATH_MAX];
+    bool is_known = model_program_dir(program);
+    for (size_t i = 0; is_known && i < COUNT_OF(MODEL_PLACES); i++) {
+        char from[PATH_MAX];
+        snprintf(from, sizeof from, "%s", program);
+        const char *place = MODEL_PLACES[i];
+        for (char *slash; !strncmp(place, "../", 3) && (slash = strrchr(from, '/')); place += 3)
+            *slash = 0;
+        snprintf(dir, sizeof dir, "%s/%s", from, place);
         if (model_is_there(dir))
-            return dir;
-        snprintf(dir, sizeof dir, "%s/share/lily/mini", exe);
-        if (model_is_there(dir))
-            return dir;
+            return STATUS_OK;
     }
     snprintf(dir, sizeof dir, "%s/mini", LILY_SHARE);
-    return model_is_there(dir) ? dir : MODEL_FALLBACK;
+    if (model_is_there(dir))
+        return STATUS_OK;
+    snprintf(dir, sizeof dir, "models/mini");
+    if (model_is_there(dir))
+        return STATUS_OK;
+    return err_set(
+        err, STATUS_NOT_FOUND,
+        "no model: neither -m nor LILY_MODEL names one, and the small one is not there: "
+        "looked for %s, %s, %s and %s from the program's folder, %s/mini, and models/mini "
+        "in the working directory (the program is in %.200s)",
+        MODEL_PLACES[0], MODEL_PLACES[1], MODEL_PLACES[2], MODEL_PLACES[3], LILY_SHARE,
+        is_known ? program : "a place that the system does not tell");
+}
+
+const char *model_spec(const CliArgs *args) {
+    const char *spec = NULL;
+    return model_find(&spec, args, NULL) == STATUS_OK ? spec : "";
+}
+
+Status model_weights(Weights **out, const CliArgs *args, const Log *log, Err *err) {
+    const char *spec;
+    TRY(model_find(&spec, args, err));
+    return weights_open(out, spec, log, err);
 }
 
 Status model_backend(BackendKind *out, const CliArgs *args, Err *err) {
@@ -61,8 +98,12 @@ Status model_backend(BackendKind *out, const CliArgs *args, Err *err) {
         return err_set(err, STATUS_INVALID,
                        "--backend: expected ref, ref64, cpu, cuda, metal or auto, found %s",
                        args->backend);
-    kind = backend_kind_resolve(kind);
     char why[256] = "";
+    BackendKind missed;
+    if (kind == BACKEND_AUTO && backend_auto_misses(&missed, why, sizeof why))
+        log_printf(&UI_LOG, LOG_WARNING, "%s is used: %s cannot be: %s",
+                   backend_kind_name(backend_kind_resolve(kind)), backend_kind_name(missed), why);
+    kind = backend_kind_resolve(kind);
     if (!backend_is_available(kind, why, sizeof why))
         return err_set(err, STATUS_UNSUPPORTED, "backend %s cannot be used here: %s",
                        backend_kind_name(kind), why);

@@ -11,13 +11,22 @@
 #include "engine/engine.h"
 #include "text/tokenizer.h"
 
-#define MODEL_FALLBACK "synth:mini"
+/* The model that `-m` names, else $LILY_MODEL, else the small one that comes with the program, in
+ * the first of these places that holds a config.json, seen from the program's own folder:
+ * models/mini (a distribution), ../models/mini and ../../models/mini (the source tree, from its
+ * build folder or one in that), ../share/lily/mini (an installation); then
+ * /usr/local/share/lily/mini and models/mini in the working directory.
+ *
+ * out     borrowed from args, the environment, or storage that the next call overwrites  (out)
+ * Returns STATUS_NOT_FOUND, which names the places, where there is none. A random model is never
+ * taken unasked. */
+NODISCARD Status model_find(const char **out, const CliArgs *args, Err *err);
 
-/* The model that `-m` names, else the small one that comes with the program: $LILY_MODEL, the
- * folder models/mini beside the program's build folder, or share/lily/mini under its prefix; where
- * none is there, MODEL_FALLBACK, a random model of that shape. Static storage: valid until the next
- * call. */
+/* The same for texts about a model that was opened; "" where there is none. */
 const char *model_spec(const CliArgs *args);
+
+/* Opens the weights of the model that model_find finds. */
+NODISCARD Status model_weights(Weights **out, const CliArgs *args, const Log *log, Err *err);
 
 /* STATUS_INVALID for an unknown backend, STATUS_UNSUPPORTED for one that is not here. */
 NODISCARD Status model_backend(BackendKind *out, const CliArgs *args, Err *err);

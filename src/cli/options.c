@@ -7,6 +7,7 @@
 #define _POSIX_C_SOURCE 200809L // strnlen
 #include "cli/options.h"
 
+#include "backend/backend.h"
 #include "base/checked.h"
 
 #include <errno.h>
@@ -47,11 +48,13 @@ static const Option OPTIONS[] = {
     {"threads", 0, OPTION_INT, AT(threads), 1, LIMIT_THREADS, "N", WITH_ENGINE " synth ",
      "CPU threads (default: all CPUs)"},
     {"ctx", 0, OPTION_INT, AT(ctx), 1, LIMIT_CONTEXT, "N", WITH_ENGINE,
-     "tokens of the whole KV pool (default: what fits, at most 32768)"},
+     "tokens of the whole KV pool (default: what can be used and fits, at most 32768)"},
     {"chunk", 0, OPTION_INT, AT(chunk), 1, LIMIT_CONTEXT, "N", WITH_ENGINE,
-     "prefill rows of one step, rounded up to 64 (default 1024)"},
+     "prefill rows of one step, rounded up to 64 (default 1024, on a card 4096)"},
     {"cpu-mask", 0, OPTION_TEXT, AT(mask), 0, 0, "NAMES", WITH_ENGINE " doctor ",
      "CPU kernel columns not to use, separated by commas"},
+    {"max-diff", 0, OPTION_REAL, AT(max_diff), 0, 1e9, "X", " eval ",
+     "golden: exit status 1 when the mean difference of log-probabilities is above X"},
     {"f32", 0, OPTION_FLAG, AT(is_f32), 0, 0, NULL, WITH_ENGINE,
      "test mode: activations are not rounded to bf16"},
     {"json", 0, OPTION_FLAG, AT(is_json), 0, 0, NULL,
@@ -77,7 +80,7 @@ static const Option OPTIONS[] = {
      "keep the smallest set of probability P (default: the model's)"},
     {"min-p", 0, OPTION_REAL, AT(min_p), 0, 1, "P", SAMPLES,
      "drop tokens below P times the most likely (default 0)"},
-    {"repetition-penalty", 0, OPTION_REAL, AT(repetition), 0, 100, "X", SAMPLES,
+    {"repetition-penalty", 0, OPTION_REAL, AT(repetition), 0.01, 100, "X", SAMPLES,
      "divides the logits of tokens seen before (default 1)"},
     {"presence-penalty", 0, OPTION_REAL, AT(presence), -100, 100, "X", SAMPLES,
      "subtracted from tokens generated before (default 0)"},
@@ -85,8 +88,8 @@ static const Option OPTIONS[] = {
      "subtracted for each time a token was generated (default 0)"},
     {"logit-bias", 0, OPTION_TEXT, AT(logit_bias), 0, 0, "ID:X,...", SAMPLES,
      "added to the logits of these ids"},
-    {"seed", 0, OPTION_INT, AT(seed), 0, 9007199254740992.0, "S", SAMPLES " synth ",
-     "random seed: same seed, same text (default: from the clock; synth: 0)"},
+    {"seed", 0, OPTION_INT, AT(seed), 0, 9007199254740992.0, "S", SAMPLES " synth bench ",
+     "random seed: same seed, same text (default: from the clock; synth, bench: 0)"},
     {"stop", 0, OPTION_STOPS, 0, 0, 0, "TEXT", SAMPLES,
      "end the answer before this text; may be given several times"},
     {"ignore-eos", 0, OPTION_FLAG, AT(is_past_end), 0, 0, NULL, SAMPLES,
@@ -133,12 +136,33 @@ static const Option OPTIONS[] = {
      "write over a checkpoint that is there"},
 
     {"contexts", 0, OPTION_TEXT, AT(contexts), 0, 0, "256,4096", " bench ",
-     "context lengths, separated by commas (default 256)"},
+     "context lengths, separated by commas; all: 256 to 131072 as far as they fit (default 256)"},
     {"steps", 0, OPTION_INT, AT(steps), 1, 1 << 20, "N", " bench ",
      "decode steps of each measurement (default 64)"},
-    {"rounds", 0, OPTION_INT, AT(rounds), 1, 1000, "N", " bench ", "repetitions (default 3)"},
+    {"rounds", 0, OPTION_INT, AT(rounds), 1, 1000, "N", " bench ",
+     "repetitions (default 3); rows whose rounds disagree get up to 5 more"},
+    {"batch", 0, OPTION_INT, AT(batch), 1, 64, "B", " bench ",
+     "decode B different sequences together (default 1)"},
+    {"fill-above", 0, OPTION_INT, AT(fill_above), 0, LIMIT_CONTEXT, "N", " bench ",
+     "longer contexts are filled with copies, not read (default 8192)"},
+    {"meter-mb", 0, OPTION_INT, AT(meter_mb), 16, 1 << 20, "MIB", " bench ",
+     "memory a thread that the bandwidth meter reads (default 1024, less where memory is short); "
+     "below 64 the meters are short, for a quick look"},
+    {"profile", 0, OPTION_FLAG, AT(is_profile), 0, 0, NULL, " bench ",
+     "also bytes, time and share of the bound of each stage"},
     {"json", 0, OPTION_TEXT, AT(json_out), 0, 0, "FILE", " bench ",
      "write the result as one JSON object (\"-\": standard output)"},
+    {"compare", 0, OPTION_TEXT, AT(compare), 0, 0, "FILE", " bench ",
+     "hold the result against an earlier one (--json); fails when anything is slower"},
+    {"csv", 0, OPTION_TEXT, AT(csv_out), 0, 0, "FILE", " bench ", "write the rows as CSV"},
+    {"svg", 0, OPTION_TEXT, AT(svg_out), 0, 0, "FILE", " bench ", "write a picture of the rows"},
+    {"serve", 0, OPTION_TEXT, AT(serve_url), 0, 0, "URL", " bench ",
+     "measure a running server: --contexts are prompt lengths, --steps the tokens of an answer, "
+     "--rounds the answers of each stream"},
+    {"concurrency", 0, OPTION_TEXT, AT(concurrency), 0, 0, "1,4,16", " bench ",
+     "streams at once, with --serve (default 1,2,4,8)"},
+    {"api-key", 0, OPTION_TEXT, AT(api_key), 0, 0, "KEY", " bench ",
+     "sent to that server (default: $LILY_API_KEY)"},
 
     {"host", 0, OPTION_TEXT, AT(host), 0, 0, "NAME", " serve ",
      "address to listen on (default 127.0.0.1: this machine alone)"},
@@ -166,6 +190,8 @@ static const Option OPTIONS[] = {
     {"mixed", 0, OPTION_INT, AT(mixed), 1, LIMIT_CONTEXT, "N", " serve ",
      "prompt tokens read in one step beside answers: how long those wait (default: 64 on a CPU, "
      "else 256)"},
+    {"mixed-ms", 0, OPTION_INT, AT(mixed_ms), 1, 60000, "MS", " serve ",
+     "that as a time: as many as this machine reads in so long (default: --mixed alone)"},
     {"cache-slots", 0, OPTION_INT, AT(cache_slots), 1, 65536, "N", " serve ",
      "snapshots in the prefix cache (default: by memory, 4 to 64)"},
     {"cache-exact", 0, OPTION_FLAG, AT(is_cache_exact), 0, 0, NULL, " serve ",
@@ -221,9 +247,12 @@ const CliVerb *cli_verb_find(const char *name) {
     return NULL;
 }
 
+/* The distance from which on a name is not meant: half of a short one would be a guess. */
+static int name_too_far(const char *name) { return min_i32(4, ((int)strnlen(name, 8) + 3) / 2); }
+
 const char *cli_nearest_verb(const char *name) {
     const char *best = "";
-    int least = 4;
+    int least = name_too_far(name);
     for (int i = 0; i < CLI_N_VERBS; i++) {
         int d = name_distance(name, CLI_VERBS[i].name);
         if (d < least && CLI_VERBS[i].summary) {
@@ -253,7 +282,7 @@ static const Option *option_find_letter(const CliVerb *verb, char letter) {
 static void option_refuse(const CliVerb *verb, const char *word) {
     const char *name = word + strspn(word, "-");
     const Option *best = NULL;
-    int least = 4;
+    int least = name_too_far(name);
     for (size_t i = 0; i < COUNT_OF(OPTIONS); i++) {
         if (!option_is_for(&OPTIONS[i], verb))
             continue;
@@ -271,11 +300,29 @@ static void option_refuse(const CliVerb *verb, const char *word) {
                 word, verb->name);
 }
 
+/* Whether a text can be the option's value at all; what a file holds is for the verb to say. */
+static bool option_is_text_good(const Option *o, const char *value) {
+    if (o->offset == AT(prompt) || o->offset == AT(system))
+        return true;
+    if (o->offset == AT(backend))
+        return backend_kind_find(value) != BACKEND_N;
+    if (o->offset == AT(ids) && value[0] != '@')
+        return value[0] && value[strspn(value, "0123456789, ")] == 0;
+    if (o->offset == AT(logit_bias))
+        return strchr(value, ':') && value[strspn(value, "0123456789:,.+-eEinfINF")] == 0;
+    return value[0] != 0;
+}
+
 /* Stores one option's value; false after a message. */
 static bool option_store(CliArgs *out, const CliVerb *verb, const Option *o, const char *value) {
     char *field = (char *)out + o->offset;
     char *end = NULL;
     errno = 0;
+    if ((o->type == OPTION_TEXT || o->type == OPTION_STOPS) && !option_is_text_good(o, value)) {
+        fprintf(stderr, "lily %s: --%s: expected %s, found %s\n", verb->name, o->name,
+                o->offset == AT(backend) ? o->help : o->value, *value ? value : "an empty text");
+        return false;
+    }
     if (o->type == OPTION_TEXT) {
         *(const char **)(void *)field = value;
     } else if (o->type == OPTION_STOPS) {
@@ -343,13 +390,15 @@ bool cli_parse(CliArgs *out, const CliVerb *verb, int argc, char **argv) {
                      .max_queue = -1,
                      .thinking_budget = -1,
                      .seed = -1,
+                     .fill_above = -1,
                      .top_k = -1,
                      .temp = NAN,
                      .top_p = NAN,
                      .min_p = NAN,
                      .repetition = NAN,
                      .presence = NAN,
-                     .frequency = NAN};
+                     .frequency = NAN,
+                     .max_diff = NAN};
     bool is_only_positional = false;
     for (int i = 0; i < argc; i++) {
         const char *word = argv[i];

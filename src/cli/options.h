@@ -27,7 +27,7 @@ typedef struct CliArgs {
     int64_t n_stops;
     bool is_raw, is_no_think, is_past_end;
     int64_t max_tokens, seed, top_k;
-    double temp, top_p, min_p, repetition, presence, frequency;
+    double temp, top_p, min_p, repetition, presence, frequency, max_diff;
     // chat
     const char *load;
     // logits
@@ -43,12 +43,14 @@ typedef struct CliArgs {
     int64_t layers, stall;
     bool is_force;
     // bench
-    const char *contexts, *json_out;
-    int64_t steps, rounds;
+    bool is_profile;
+    const char *contexts, *json_out, *csv_out, *svg_out, *compare, *serve_url, *concurrency,
+        *api_key;
+    int64_t steps, rounds, batch, fill_above, meter_mb;
     // serve
     const char *host, *unix_path, *api_keys, *cors, *tls_cert, *tls_key, *name;
     int64_t port, max_queue, max_seqs, max_connections, cache_slots, thinking_budget;
-    int64_t idle_timeout, request_timeout, stop_timeout, mixed;
+    int64_t idle_timeout, request_timeout, stop_timeout, mixed, mixed_ms;
     bool is_cache_exact, is_cache_shared, is_no_cache, is_no_keys, is_log_prompts;
     // positional
     const char *positional[CLI_MAX_POSITIONAL];

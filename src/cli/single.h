@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* single.h - one sequence straight on a backend, step by step: what the measuring verbs share.
  *
- * Path:     logits, eval, bench, synth.
+ * Path:     logits, eval, synth.
  * Owns:     the Backend and its block table.  Thread: main.
  * Not here: scheduling, text (src/engine). */
 #ifndef LILY_CLI_SINGLE_H

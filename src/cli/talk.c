@@ -33,12 +33,8 @@ static void talk_log(void *context, LilyLogLevel level, const char *line) {
 
 Status talk_open(LilyModel **out, const CliArgs *args, int32_t n_snapshots, Err *err) {
     LilyError error;
-    const char *spec = model_spec(args);
-    if (!args->model && !strcmp(spec, MODEL_FALLBACK))
-        log_printf(&UI_LOG, LOG_WARNING,
-                   "no model beside the program: %s is random and its words mean nothing; -m names "
-                   "a folder",
-                   spec);
+    const char *spec;
+    TRY(model_find(&spec, args, err));
     LilyModelOptions o = {.size = sizeof o,
                           .backend = args->backend,
                           .cpu_mask = args->mask,

@@ -26,7 +26,7 @@ static Status text_input(StrBuf *out, const CliArgs *args, Err *err) {
 
 static Status text_tokenizer(Tokenizer **out, const CliArgs *args, Err *err) {
     Weights *w = NULL;
-    TRY(weights_open(&w, model_spec(args), &UI_LOG, err));
+    TRY(model_weights(&w, args, &UI_LOG, err));
     Status status = model_tokenizer(out, w, err);
     weights_close(w);
     return status;
@@ -85,7 +85,8 @@ int verb_detokenize(const CliArgs *args) {
 /* Family by --family, else that of the model's folder. */
 static Status text_family(ChatFamily *out, const CliArgs *args, Err *err) {
     if (!args->family) {
-        const char *spec = model_spec(args);
+        const char *spec;
+        TRY(model_find(&spec, args, err));
         return chat_family_open(
             out, str_starts(str_view(spec, strlen(spec)), STR("synth:")) ? NULL : spec, &UI_LOG,
             err);

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the Python tests share: the program under test and how to run it."""
+import json
 import os
 import pathlib
 import subprocess
@@ -33,9 +34,30 @@ def lily():
     return run_lily
 
 
+@pytest.fixture(scope="session")
+def openai():
+    return pytest.importorskip("openai", reason="the package openai is not installed")
+
+
+def json_lines_helper(name, variable):
+    """A function from a list of values to the answers of tests/unit/NAME.c; an environment variable may name
+    another program."""
+    path = os.environ.get(variable)
+    if not path:
+        path = f"build/tests/{name}"
+        subprocess.run(["make", "-s", path], cwd=ROOT, check=True)
+
+    def ask(cases):
+        text = "".join(json.dumps(c) + "\n" for c in cases)
+        out = subprocess.run([path], cwd=ROOT, input=text, stdout=subprocess.PIPE, text=True, encoding="utf-8", check=True)
+        answers = [json.loads(line) for line in out.stdout.split("\n")[:-1]]
+        assert len(answers) == len(cases)
+        return answers
+    return ask
+
+
 def read_safetensors(path):
     """{name: (shape, list of floats)} of an F32 file."""
-    import json
     import struct
     data = pathlib.Path(path).read_bytes()
     (n,) = struct.unpack("<Q", data[:8])

@@ -38,7 +38,7 @@ def test_a_device_is_not_replaced_by_a_result(lily, tmp_path):
 
 def test_bench_leaves_no_half_written_file(lily, tmp_path):
     out = tmp_path / "bench.json"
-    done = subprocess.run([LILY, "bench", "-m", MICRO, "--contexts", "8", "--steps", "2", "--rounds", "1", "--json", out],
+    done = subprocess.run([LILY, "bench", "-m", MICRO, "--contexts", "8", "--steps", "2", "--rounds", "1", "--meter-mb", "16", "--json", out],
                           capture_output=True, preexec_fn=lambda: (
                               signal.signal(signal.SIGXFSZ, signal.SIG_IGN),
                               resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))))

@@ -172,7 +172,7 @@ def test_template_and_parse(lily, tmp_path):
 
 def test_bench_prints_speed_beside_the_bound_of_the_same_run(lily, tmp_path):
     out = tmp_path / "bench.json"
-    r = lily("bench", "-m", TINY, "--contexts", "16,65", "--steps", "2", "--rounds", "2", "--json", out)
+    r = lily("bench", "-m", TINY, "--contexts", "16,65", "--steps", "2", "--rounds", "1", "--meter-mb", "16", "--json", out)
     assert r.status == 0, r.err
     v = json.loads(out.read_text())
     assert v["read_gb_s"] > 0 and v["matrix_tflops"] > 0 and [x["context"] for x in v["results"]] == [16, 65]
@@ -186,6 +186,14 @@ def test_doctor_reports_the_machine(lily):
     v = json.loads(lily("doctor", "--json").text)
     assert v["backends"]["ref"]["works"] and v["backends"]["cpu"]["works"]
     assert v["memory_bytes"] > 0 and v["read_gb_s"] > 0 and v["full_model"]["plan_bytes"] > 19e9
+    chosen = v["full_model"]["backend"]
+    assert chosen == ("cuda" if v["backends"]["cuda"]["works"] else "cpu") and (v["card"] is None) == (chosen == "cpu")
+    text = lily("doctor").text
+    assert re.search(rf"^auto       {chosen} is what runs", text, flags=re.M)
+    built = "cuda" in lily("--version").text
+    assert built or v["backends"]["cuda"]["text"] == "not built in" and "missed" not in v
+    if built and chosen == "cpu":
+        assert v["missed"] == "cuda: " + v["backends"]["cuda"]["text"] and v["missed"] in text
 
 
 def test_eval_golden_reads_the_recorded_files_and_names_what_does_not_fit(lily, tmp_path):
@@ -199,6 +207,10 @@ def test_eval_golden_reads_the_recorded_files_and_names_what_does_not_fit(lily, 
                                "steps": [{"chosen": i, "topk": [[i, -1.0]]} for i in made]}))
     v = json.loads(lily("eval", "golden", own, "-m", TINY, "--json").text)
     assert v["steps"] == 6 and v["chosen_agreement"] == 1 and v["first_disagreement"] == -1
+    assert v["logprob_mean_abs_diff"] > 0.1  # the recorded -1 was made up
+    assert lily("eval", "golden", own, "-m", TINY, "--max-diff", "100").status == 0
+    r = lily("eval", "golden", own, "-m", TINY, "--max-diff", "0.1")
+    assert r.status == 1 and "expected at most 0.1" in r.err and "log-probability difference" in r.text
 
 
 def test_eval_ppl_agrees_with_the_reference(lily, tmp_path):
@@ -219,8 +231,6 @@ def test_eval_ppl_agrees_with_the_reference(lily, tmp_path):
     (["generate", "-m", "/nowhere", "-p", "a"], ["/nowhere"]),
     (["generate", "-m", "synth:none", "-p", "a"], ["none"]),
     (["generate", "-m", TINY, "--ids", "99999999"], ["99999999"]),
-    (["generate", "-m", TINY, "--ids", "1,x"], ["x"]),
-    (["generate", "-m", TINY, "-p", "a", "--backend", "gpu"], ["gpu"]),
     (["generate", "-m", TINY, "-p", "a", "--backend", "metal"], ["metal"]),
     (["generate", "-m", TINY, "-p", "a" * 200, "--ctx", "64"], ["context holds 64"]),
     (["logits", "-m", TINY, "--ids", "1", "-o", "/nowhere/x"], ["/nowhere/x"]),
