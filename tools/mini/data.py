@@ -28,17 +28,17 @@ import tool_skills as ts
 HERE = Path(__file__).resolve().parent
 MODEL = Path(os.environ.get("MINI_MODEL", HERE.parent.parent / "models" / "mini"))
 ROW = 2048
-ROWS_PER_SHARD = 4096
+ROWS_PER_SHARD = 512
 
 # Skill: (function, weight in training, name in the held-out table or None)
 SKILLS = {
-    "sum": (sk.add, 6), "difference": (sk.subtract, 6), "product": (sk.multiply, 5), "story": (sk.story, 3), "compare": (sk.compare, 2),
-    "capital": (sk.capital, 5), "opposite": (sk.opposite, 3), "element": (sk.element, 3), "color": (sk.color, 2), "calendar": (sk.calendar, 4),
+    "sum": (sk.add, 7), "difference": (sk.subtract, 7), "product": (sk.multiply, 9), "story": (sk.story, 4), "compare": (sk.compare, 2),
+    "capital": (sk.capital, 6), "opposite": (sk.opposite, 3), "element": (sk.element, 3), "color": (sk.color, 2), "calendar": (sk.calendar, 5),
     "nature": (sk.nature, 4), "spell": (sk.spell, 4), "count": (sk.count_letter, 8), "length": (sk.word_length, 2.5), "letter": (sk.first_letter, 2),
-    "reverse": (sk.reverse_word, 10), "upper": (sk.upper, 6), "plural": (sk.plural, 3), "reverse_list": (sk.reverse_list, 4), "repeat": (sk.repeat, 3),
-    "json": (sk.extract, 9), "mark": (sk.mark, 7), "unknown": (sk.unknown, 7), "chat": (sk.chat, 7), "introduce": (sk.introduce, 5),
-    "system": (ts.system_rule, 10), "notes": (ts.notes, 4), "notes_long": (ts.notes_long, 1), "tool_call": (ts.tool_call, 9),
-    "tool_answer": (ts.tool_answer, 0), "tool_long": (ts.tool_long, 1.2), "tool_unused": (ts.tool_unused, 3),
+    "reverse": (sk.reverse_word, 10), "upper": (sk.upper, 6), "plural": (sk.plural, 5), "reverse_list": (sk.reverse_list, 4), "repeat": (sk.repeat, 5),
+    "json": (sk.extract, 10), "mark": (sk.mark, 9), "unknown": (sk.unknown, 7), "chat": (sk.chat, 8), "introduce": (sk.introduce, 5),
+    "system": (ts.system_rule, 12), "notes": (ts.notes, 4), "notes_long": (ts.notes_long, 1.2), "tool_call": (ts.tool_call, 10),
+    "tool_answer": (ts.tool_answer, 0), "tool_long": (ts.tool_long, 1.4), "tool_unused": (ts.tool_unused, 3),
 }
 TEXT_SKILLS = [n for n in SKILLS if not n.startswith(("tool", "system", "notes", "introduce"))]
 # The tokenizer does not see the letter tasks: their words then stay in pieces, whose spelling carries over to new words.

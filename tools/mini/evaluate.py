@@ -108,6 +108,8 @@ def main():
     order = {n: k for k, n in enumerate(data.SKILLS)}
     rows.sort(key=lambda r: order[r[0]])
     text = score.table(rows)
+    if len({r[1:3] for r in rows}) == 4:
+        text += "\n\n" + score.target_table(rows)
     if valid:
         text += f"\n\nJSON answers that parse: {100 * sum(valid) / len(valid):.1f} % of {len(valid)}."
     print(text)

@@ -90,6 +90,25 @@ tree triangle truck trumpet tulip tunnel turtle umbrella uncle valley vase villa
 week whale wheel window wing winter witch zebra
 """)
 
+# More nouns whose plural is asked for.
+MORE_NOUNS = _words("""
+airport album anchor angel angle animal ankle ant arch area army aunt axe baby bakery band bank bar barn bath bathroom beach beard bedroom bell belly
+bill birthday block blouse bone border boss bottom brain breakfast breath breeze building bulb bunny business cabbage cable cage call camp canoe cart cellar
+cell center chance change chef chest chicken chimney chin cinema classroom cliff club coast cobweb coconut collar college comet compass copy corner couch cousin
+cover crane crocodile crowd cupboard curve cushion customer dance danger date dentist desert dessert dinner dinosaur direction distance dollar dream drink edge
+elbow elevator enemy evening exam example exercise face fan farm fern festival fig film fire fly frame freezer future giraffe grandmother group guide hall
+hamster handle harbor harvest head heart hedge heel helicopter herb hippo history hobby hole horn husband insect jaw jelly journey judge jungle kangaroo kid
+kingdom kiss knee knot label lamb land language lawn leader lemonade leopard lid light line lip list lock lunch lung magazine mango marble meadow meal message
+meter middle mile mill million mind minute mistake moment mosquito motor mouth movie muscle museum name napkin neck neighbor nephew niece night noise noodle nose note
+nut oak oar object octopus olive otter oven oyster pain pancake panda paper parade parent park part passenger paw peacock pearl pepper picnic pie pigeon pine
+pipe pizza place plan plum point porch potion pound present price prince princess pudding pumpkin pupil race radish raisin rat reason reader restaurant robin
+rock rooster root rug saddle sail sandal sauce sausage saw sea season second seed shape sheet shell shoulder shovel shower side signal silk singer sink
+size skirt sky slice slide smell smile snack snail soldier soup spade spark speech spring square squirrel stable stair stamp stem step stick story stream string
+study submarine subway suit summer swan swing sword tailor taste team telephone television tractor test thing thread throat thumb tie tile tongue
+tool top tortoise treasure trip twin uniform universe vegetable vest visit voice vote waiter walk walnut wasp wedding weight wheel wind wine wish
+wizard wood word worker world worm yard yawn year zipper zoo baby city lady party pony puppy penny berry cherry story fairy daisy enemy body country
+""")
+
 IRREGULAR_PLURALS = dict(child="children", man="men", woman="women", mouse="mice", goose="geese", foot="feet", tooth="teeth",
                          person="people", leaf="leaves", knife="knives", wolf="wolves", sheep="sheep", fish="fish", wife="wives",
                          shelf="shelves", calf="calves", potato="potatoes", tomato="tomatoes", hero="heroes", half="halves",

@@ -85,3 +85,29 @@ def table(rows):
         shown = [f"{100 * sum(by[h]) / len(by[h]):.1f}" if h in by else "-" for h in heads]
         lines.append(f"| {skill} | " + " | ".join(shown) + f" | {max(len(x) for x in by.values())} |")
     return "\n".join(lines)
+
+
+# What the project asks for: (name, skill, right answers in percent without thinking, with thinking); None: not asked for.
+TARGETS = [("sums to 99", "sum", 95, 95), ("differences to 99", "difference", 95, 95), ("products to 12 x 12", "product", 95, 95), ("capitals", "capital", 98, 98),
+           ("letter counting", "count", 75, 90), ("reversing", "reverse", None, 80), ("upper case", "upper", None, 80), ("JSON right", "json", 90, 90),
+           ("tool choice and arguments", "tool_call", 95, 95), ("answers from tool results", "tool_answer", 95, 95), ("\"I do not know\"", "unknown", 80, 80)]
+MOST_LOWER = 15  # points that wordings never trained may be below trained ones
+
+
+def target_table(rows):
+    """Markdown table of the targets against [(skill, wording, mode, right)]; skills that were not asked are left out."""
+    cells = {}
+    for skill, wording, mode, right in rows:
+        cells.setdefault((skill, wording, mode), []).append(right)
+    share = {k: 100 * sum(v) / len(v) for k, v in cells.items()}
+    lines = ["| skill | target | seen direct / thinking | unseen direct / thinking | target | unseen at most 15 points lower |", "|---|---|---|---|---|---|"]
+    for name, skill, direct, think in TARGETS:
+        asked = [(m, t) for m, t in (("direct", direct), ("think", think)) if t is not None and (skill, "seen", m) in share and (skill, "unseen", m) in share]
+        if not asked:
+            continue
+        met = all(share[skill, "seen", m] >= t for m, t in asked)
+        drop = max(share[skill, "seen", m] - share[skill, "unseen", m] for m, _ in asked)
+        both = [" / ".join(f"{share.get((skill, w, m), float('nan')):.1f}" for m in ("direct", "think")) for w in ("seen", "unseen")]
+        want = f"{direct}" if direct == think else f"{think} thinking" if direct is None else f"{direct} direct, {think} thinking"
+        lines.append(f"| {name} | {want} | {both[0]} | {both[1]} | {'met' if met else '**missed**'} | {'met' if drop <= MOST_LOWER else f'**missed** ({drop:.1f} points)'} |")
+    return "\n".join(lines)

@@ -7,167 +7,17 @@ A skill takes a Ctx, which decides by hash what belongs to training and what is 
 Templates hold alternatives in brackets, "[What is|What's] {a} + {b}?", and fields in braces.
 Text between LETTERS_ON and LETTERS_OFF is encoded one character a token when it is an answer to be learned.
 """
-import hashlib
 import json
 import re
 
 import lexicon as lx
-
-LETTERS_ON, LETTERS_OFF = "\ue000", "\ue001"
-HELD_ONE_IN = 8  # share of items and of fact-wording pairs that training never sees
-
-
-def digest(text):
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
-
-
-def is_held(kind, value):
-    return digest(f"{kind}|{value}") % HELD_ONE_IN == 0
-
-
-def split_wordings(templates):
-    """(training, held out): the sixth of the templates with the smallest hash is held out, three at least."""
-    ranked = sorted(templates, key=digest)
-    n_held = max(3, len(ranked) // 6) if len(ranked) >= 12 else max(1, len(ranked) // 6)
-    return ranked[n_held:], ranked[:n_held]
-
-
-_POOLS = {}
-
-
-# Words that a training wording may lose, so that no single phrase carries the meaning alone.
-_LIGHT = set("what what's which is the of please can could you tell me give a an in do does for i need to say that it this my by with at are there want just now".split())
-
-
-class Ctx:
-    """tokenizer: only made-up names, so that real names stay in pieces and are copied as well as any other."""
-
-    def __init__(self, rng, test=False, unseen=False, think=False, tokenizer=False):
-        self.rng, self.test, self.unseen, self.think, self.tokenizer = rng, test, unseen, think, tokenizer
-
-    def jitter(self, template):
-        """A training wording with some light words missing, sometimes."""
-        words = template.split(" ")
-        if self.test or len(words) < 4 or "[" in template or not self.chance(0.15):
-            return template
-        kept = [w for i, w in enumerate(words) if w.lower() not in _LIGHT or self.rng.random() > 0.4]
-        if len(kept) < 2 or 2 * len(kept) < len(words):
-            return template
-        text = " ".join(kept)
-        return text[0].upper() + text[1:] if template[0].isupper() else text
-
-    def chance(self, p):
-        return self.rng.random() < p
-
-    def pick(self, seq):
-        return seq[int(self.rng.random() * len(seq))]
-
-    def word(self, templates, fact=None, fixed=False, **fields):
-        """A filled template.  fact: (kind, key): pairs of fact and template are held out too.  fixed: no word is left out."""
-        key = (templates[0], len(templates))
-        if key not in _POOLS:
-            _POOLS[key] = split_wordings(templates)
-        train, held = _POOLS[key]
-        if self.unseen:
-            template = self.pick(held)
-        else:
-            for _ in range(50):
-                template = self.pick(train)
-                if fact is None or is_held(fact[0], f"{fact[1]}|{template}") == self.test:
-                    break
-        text = re.sub(r"\[([^\]]*)\]", lambda m: self.pick(m.group(1).split("|")), template)
-        text = text if fixed else self.jitter(text)
-        for key, value in fields.items():
-            text = text.replace("{" + key + "}", str(value))
-        return text
-
-    def item(self, kind, seq, key=str):
-        for _ in range(300):
-            value = self.pick(seq)
-            if is_held(kind, key(value)) == self.test:
-                return value
-        raise ValueError(f"no item of {kind}")
-
-    def invented(self, kind):
-        """A capitalised word that is no name: syllables, or the beginning of a word and other letters ("The" + "o")."""
-        for _ in range(300):
-            if self.chance(0.5):
-                name = made_up(self.rng, 2, 3)
-            else:
-                head, tail = self.pick(lx.WORDS), self.pick(lx.WORDS)
-                name = head[:self.rng.randint(1, 4)] + tail[self.rng.randint(0, max(0, len(tail) - 3)):][:self.rng.randint(1, 4)]
-            if is_held(kind, name) == self.test and len(name) > 2:
-                return name.capitalize()
-        raise ValueError(kind)
-
-    def name(self):
-        """A first name; half are invented, so that names are copied and not recognised."""
-        return self.invented("name") if self.tokenizer or self.chance(0.5) else self.item("name", lx.NAMES)
-
-    def surname(self):
-        return self.invented("surname") if self.tokenizer or self.chance(0.5) else self.item("surname", lx.SURNAMES)
-
-    def city(self):
-        return self.invented("city") if self.tokenizer or self.chance(0.35) else self.item("city", lx.CITIES)
-
-
-_ONSETS = "b c d f g h j k l m n p r s t v w z br cr dr fl gr pl st tr sh ch".split()
-_VOWELS = "a e i o u a e i o ai ea oo".split()
-_CODAS = " , , , ,n,r,l,s,t,m,k,nd,st".replace(" ", "").split(",")
-
-
-def made_up(rng, low, high):
-    n = rng.randint(low, high)
-    return "".join(rng.choice(_ONSETS) + rng.choice(_VOWELS) + (rng.choice(_CODAS) if i == n - 1 else "") for i in range(n))
-
-
-def letters(text):
-    return LETTERS_ON + text + LETTERS_OFF
-
-
-def plain(text):
-    return text.replace(LETTERS_ON, "").replace(LETTERS_OFF, "")
-
-
-_BEFORE = ["Hi! ", "Hello! ", "Hello, ", "Hey, ", "Quick question: ", "Tell me: ", "Can you help me? ", "One more thing: ", "Okay, ",
-           "So, ", "I have a question. ", "Now tell me: ", "Good morning. ", "I wonder: ", "Help me with this: ", "Next: ", "Well, ",
-           "I need your help. ", "A small question: ", "Excuse me, ", "Let me ask you this. ", "Hey there! ", "Right. ", "Here is one: ",
-           "Sorry to bother you. ", "Could you help? ", "Oh, and ", "Good evening! ", "By the way, ", "My next question: "]
-_AFTER = [" Thanks!", " Thank you.", " Please.", " Thanks in advance.", " I would like to know.", " Can you tell me?", " Thank you very much!",
-          " I am curious.", " Please help me.", " I forgot.", " Just answer that.", " Many thanks.", " I need to know.", " Be quick, please."]
-
-
-def remark(ctx):
-    """A sentence that has nothing to do with the question."""
-    return ctx.word(["{n} likes {f}.", "It is {d}.", "I am in {c}.", "We are in the {j} class.", "My friend {n} is here.", "I have {k} {i}.", "The {e} is over.", "{w}!", "I like {f}.", "{n} says hello.",
-                     "The {w} is nice.", "I am back.", "{w}, {w2}, {w}.", "This is for school.", "Now something else.", "I saw a {w} on {d}.", "Let us go on.", "The {j} wants to know.", "You know {n}."], fixed=True,
-                    n=ctx.name(), f=ctx.pick(lx.FOODS), d=ctx.pick(lx.DAYS), c=ctx.city(), j=ctx.pick(lx.JOBS), k=ctx.rng.randint(2, 50), i=ctx.pick(lx.ITEMS), e=ctx.pick(lx.EVENTS),
-                    w=ctx.pick(lx.WORDS), w2=ctx.pick(lx.WORDS))
-
-
-def ask(ctx, text):
-    """Random courtesy around a question, a lower-case beginning, a missing full stop."""
-    if ctx.chance(0.08) and text[:1].isalpha() and not text.startswith("I "):
-        text = text[0].lower() + text[1:]
-    if ctx.chance(0.1) and text[-1] in ".?":
-        text = text[:-1]
-    if ctx.chance(0.17):
-        text = ctx.word(_BEFORE, fixed=True) + text
-    elif ctx.chance(0.06):
-        text = remark(ctx) + " " + text
-    if ctx.chance(0.1) and text[-1] in ".?!":
-        text += ctx.word(_AFTER, fixed=True)
-    return text
-
-
-def qa(user, answer, think, check, short=None, messages=None):
-    """messages: turns before the question.  check: (kind, value), see score.py."""
-    return dict(user=user, answer=answer, think=think, check=check, short=short, before=messages or [])
-
+import wordings as wd
+from context import LETTERS_OFF, LETTERS_ON, Ctx, ask, is_held, letters, made_up, plain, qa, remark  # noqa: F401
+from wordings import Wordings, split_wordings  # noqa: F401
 
 # ---------------------------------------------------------------- arithmetic
 
-SUM = ["[What is|What's] {a} + {b}?", "[What is|What's] {a} plus {b}?", "{a} + {b}", "{a} + {b} = ?", "{a} plus {b}?", "{a}+{b}", "{a}+{b}=",
+SUM = Wordings(["[What is|What's] {a} + {b}?", "[What is|What's] {a} plus {b}?", "{a} + {b}", "{a} + {b} = ?", "{a} plus {b}?", "{a}+{b}", "{a}+{b}=",
        "[Please |]add {a} and {b}.", "Add {a} to {b}.", "[Calculate|Compute|Work out] {a} + {b}.", "[Calculate|Compute] {a} plus {b}.",
        "[What is|Tell me|Give me] the sum of {a} and {b}?", "How much is {a} + {b}?", "How much is {a} plus {b}?",
        "How much do {a} and {b} make?", "What do you get if you add {a} and {b}?", "What do {a} and {b} add up to?", "Sum up {a} and {b}.",
@@ -177,8 +27,8 @@ SUM = ["[What is|What's] {a} + {b}?", "[What is|What's] {a} plus {b}?", "{a} + {
        "What is the total of {a} and {b}?", "I need {a} plus {b}.", "Please give me {a} plus {b}.", "What is {a} and {b} together?",
        "Please add {a} and {b} for me.", "What is the result of {a} + {b}?", "Count {b} on from {a}.", "Increase {a} by {b}.",
        "Give the sum of {a} and {b}.", "{a} and {b}: what is the sum?", "What is the sum if I add {a} and {b}?", "{a} plus {b} is", "{a} + {b} is", "Total of {a} and {b}?", "Add up {a} and {b}.",
-       "Sum: {a} and {b}", "Add the numbers {a} and {b}.", "Sum up the numbers {a} and {b}.", "Please compute the sum {a} + {b}.", "{a} more than {b} is what?", "What is {b} more than {a}?", "Count {a} and {b} together."]
-DIFF = ["[What is|What's] {a} - {b}?", "[What is|What's] {a} minus {b}?", "{a} - {b}", "{a} - {b} = ?", "{a} minus {b}?", "{a}-{b}", "{a}-{b}=",
+       "Sum: {a} and {b}", "Add the numbers {a} and {b}.", "Sum up the numbers {a} and {b}.", "Please compute the sum {a} + {b}.", "{a} more than {b} is what?", "What is {b} more than {a}?", "Count {a} and {b} together."], wd.SUM)
+DIFF = Wordings(["[What is|What's] {a} - {b}?", "[What is|What's] {a} minus {b}?", "{a} - {b}", "{a} - {b} = ?", "{a} minus {b}?", "{a}-{b}", "{a}-{b}=",
         "[Please |]subtract {b} from {a}.", "Take {b} away from {a}.", "[Calculate|Compute|Work out] {a} - {b}.", "Compute {a} minus {b}.",
         "[What is|Tell me] the difference of {a} and {b}?", "How much is {a} - {b}?", "How much is {a} minus {b}?",
         "How much is left if you take {b} from {a}?", "What do you get if you subtract {b} from {a}?", "[Can|Could] you subtract {b} from {a}[ for me|]?",
@@ -187,8 +37,8 @@ DIFF = ["[What is|What's] {a} - {b}?", "[What is|What's] {a} minus {b}?", "{a} -
         "I need {a} minus {b}.", "What is {a} less {b}?", "Reduce {a} by {b}.", "What remains of {a} after taking {b}?",
         "What is the result of {a} - {b}?", "Please give me {a} minus {b}.", "Count {b} back from {a}.",
         "Give the difference of {a} and {b}.", "{a} minus {b} is", "{a} - {b} is", "Difference of {a} and {b}?", "What is the difference between {a} and {b}?", "Start at {a} and take away {b}.",
-        "Take {b} from {a}.", "Subtract: {a} - {b}", "Please compute the difference {a} - {b}.", "What is {b} less than {a}?", "From {a} take {b}.", "Count back {b} from {a}.", "Start at {a} and count back {b}.", "{a} take away {b}?"]
-PROD = ["[What is|What's] {a} * {b}?", "[What is|What's] {a} times {b}?", "{a} * {b}", "{a} x {b}", "{a} x {b} = ?", "{a} times {b}?", "{a}*{b}",
+        "Take {b} from {a}.", "Subtract: {a} - {b}", "Please compute the difference {a} - {b}.", "What is {b} less than {a}?", "From {a} take {b}.", "Count back {b} from {a}.", "Start at {a} and count back {b}.", "{a} take away {b}?"], wd.DIFF)
+PROD = Wordings(["[What is|What's] {a} * {b}?", "[What is|What's] {a} times {b}?", "{a} * {b}", "{a} x {b}", "{a} x {b} = ?", "{a} times {b}?", "{a}*{b}",
         "[Please |]multiply {a} by {b}.", "Multiply {a} and {b}.", "[Calculate|Compute|Work out] {a} x {b}.", "[Calculate|Compute] {a} times {b}.",
         "[What is|Tell me] the product of {a} and {b}?", "How much is {a} x {b}?", "How much is {a} times {b}?",
         "What do you get if you multiply {a} by {b}?", "[Can|Could] you multiply {a} and {b}[ for me|]?", "Solve {a} x {b}.",
@@ -199,7 +49,7 @@ PROD = ["[What is|What's] {a} * {b}?", "[What is|What's] {a} times {b}?", "{a} *
         "Give the product of {a} and {b}.", "{a} times {b} is", "{a} x {b} is", "Product of {a} and {b}?", "Multiply the numbers {a} and {b}.", "Please compute the product {a} * {b}.",
         "{a} bags hold {b} apples each. How many apples are there?", "There are {a} rows with {b} chairs each. How many chairs are there?", "{a} cars have {b} seats each. How many seats in all?",
         "I buy {a} packs with {b} pens each. How many pens do I have?", "Each of {a} children has {b} coins. How many coins are there?", "{a} boxes with {b} eggs each: how many eggs?",
-        "If each of {a} tables has {b} legs, how many legs are there?", "{a} times {b} equals what?", "{a} multiplied by {b} is", "Multiply {a} with {b}.", "Times table: {a} x {b}", "What is the product if I multiply {a} and {b}?"]
+        "If each of {a} tables has {b} legs, how many legs are there?", "{a} times {b} equals what?", "{a} multiplied by {b} is", "Multiply {a} with {b}.", "Times table: {a} x {b}", "What is the product if I multiply {a} and {b}?"], wd.PROD)
 
 
 def _pair(ctx, kind, high):
@@ -221,13 +71,29 @@ def _column_sum(a, b):
     return f"{a} + {b}. " + ", ".join(out) + f". So {a + b}."
 
 
+_ONES = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen".split()
+_TENS = "- - twenty thirty forty fifty sixty seventy eighty ninety".split()
+
+
+def in_words(n):
+    if n < 20:
+        return _ONES[n]
+    if n < 100:
+        return _TENS[n // 10] + ("-" + _ONES[n % 10] if n % 10 else "")
+    return _ONES[n // 100] + " hundred" + (" " + in_words(n % 100) if n % 100 else "")
+
+
+def _numbers(ctx, templates, a, b, **more):
+    return ctx.word(templates, a=a, b=b, x=in_words(a), y=in_words(b), **more)
+
+
 def add(ctx):
     a, b = _pair(ctx, "sum", 999 if ctx.chance(0.08) and not ctx.test else 99)
     if ctx.chance(0.15) and not ctx.test:
         a, b = ctx.pick([(a * 10 % 1000, b % 10), (a % 20, b % 20), (100, b), (a, 100)])
         if is_held("sum", f"{min(a, b)},{max(a, b)}"):
             a, b = 100, 5
-    return qa(ask(ctx, ctx.word(SUM, a=a, b=b)), f"{a} + {b} = {a + b}.", _column_sum(a, b), ("number", a + b), str(a + b))
+    return qa(ask(ctx, _numbers(ctx, SUM, a, b)), f"{a} + {b} = {a + b}.", _column_sum(a, b), ("number", a + b), str(a + b))
 
 
 def subtract(ctx):
@@ -241,19 +107,55 @@ def subtract(ctx):
             tens = f"{a} - {b} = {a - b}." + back
     else:
         tens = f"{b} is more than {a}, so the result is negative. {b} - {a} = {b - a}. So {a - b}."
-    return qa(ask(ctx, ctx.word(DIFF, a=a, b=b)), f"{a} - {b} = {a - b}.", tens, ("number", a - b), str(a - b))
+    return qa(ask(ctx, _numbers(ctx, DIFF, a, b)), f"{a} - {b} = {a - b}.", tens, ("number", a - b), str(a - b))
+
+
+PROD_STORY = Wordings(["There are {a} {u} with {b} {i} each. How many {i} are there?", "If one box has {b} {i}, how many {i} do {a} boxes have?"], wd.PROD_STORY)
+STEPS = ["Count in steps of {a} to {b}.", "Count by {a} up to {b}.", "Count to {b} in steps of {a}.", "Say the multiples of {a} up to {b}.", "List the multiples of {a} to {b}.", "Start with {a} and count on by {a} to {b}.",
+         "The multiples of {a} up to {b}, please.", "Which multiples of {a} are there up to {b}?", "Write the numbers from {a} to {b} in steps of {a}.", "Give me the row of {a} up to {b}.", "Step by {a} to {b}.", "Count: {a} and so on to {b}."]
+
+
+def _factors(ctx):
+    """Two factors: mostly of the table to 12 x 12, in training also times 10 and 11, to 20 x 20, one digit times two.  Of the
+    pairs a < b one in eight is held out; b x a stays in training."""
+    r = ctx.rng
+    for _ in range(1000):
+        kind = 0 if ctx.test else r.random()
+        if kind < 0.66:
+            a, b = r.randint(1 if ctx.test else 0, 12), r.randint(1, 12)
+        elif kind < 0.8:
+            a, b = r.randint(1, 99), 10 if r.random() < 0.7 else 11
+        elif kind < 0.92:
+            a, b = r.randint(1, 20), r.randint(1, 20)
+        else:
+            a, b = r.randint(2, 9), r.randint(10, 49)
+        if kind >= 0.66 and r.random() < 0.5:
+            a, b = b, a
+        if (a < b and is_held("prod", f"{a},{b}")) == ctx.test:
+            return a, b
+    raise ValueError("prod")
 
 
 def multiply(ctx):
-    for _ in range(1000):
-        a, b = ctx.rng.randint(0 if not ctx.test else 1, 12), ctx.rng.randint(1, 12)
-        if (a < b and is_held("prod", f"{a},{b}")) == ctx.test:  # b x a stays in training
-            break
-    think = f"{a} times {b} is {a * b}." if a < 2 else f"{a} x {b}: {a - 1} x {b} = {(a - 1) * b}, plus {b} is {a * b}."
-    return qa(ask(ctx, ctx.word(PROD, a=a, b=b)), f"{a} x {b} = {a * b}.", think, ("number", a * b), str(a * b))
+    if ctx.chance(0.05) and not ctx.test:
+        a, n = ctx.rng.randint(2, 12), ctx.rng.randint(3, 12)
+        row = ", ".join(str(a * i) for i in range(1, n + 1))
+        return qa(ask(ctx, ctx.word(STEPS, a=a, b=a * n)), row + ".", f"Each number is {a} more.", ("contains", [row]), row)
+    a, b = _factors(ctx)
+    if a < 2 or b < 2:
+        think = f"{a} times {b} is {a * b}."
+    else:
+        c, d = max(a, b), min(a, b)
+        step = f"{c - 1} x {d} = {(c - 1) * d}, plus {d}" if c > d else f"{c} x {d - 1} = {c * (d - 1)}, plus {c}"  # never a x b with a < b, which may be held out
+        think = (f"{a} x {b} = {c} x {d}. " if a < b else "") + (f"Ten times {d} is {c * d}." if c == 10 else f"{c} x {d}: {step} is {c * d}.")
+    if min(a, b) > 1 and ctx.chance(0.25):
+        text = ctx.word(PROD_STORY, a=a, b=b, u=ctx.pick(wd.CONTAINERS), i=ctx.pick(lx.ITEMS), n=ctx.name())
+    else:
+        text = _numbers(ctx, PROD, a, b)
+    return qa(ask(ctx, text), f"{a} x {b} = {a * b}.", think, ("number", a * b), str(a * b))
 
 
-STORY_ADD = ["{n} has {a} {x} and gets {b} more. How many {x} does {n} have[ now|]?", "{n} buys {a} {x} on {d} and {b} on {e}. How many {x} is that?",
+STORY_ADD = Wordings(["{n} has {a} {x} and gets {b} more. How many {x} does {n} have[ now|]?", "{n} buys {a} {x} on {d} and {b} on {e}. How many {x} is that?",
              "There are {a} {x} in one box and {b} in another. How many {x} are there?", "{n} finds {a} {x}. Then {n} finds {b} more. How many in all?",
              "A shop has {a} {x}. {b} more arrive. How many {x} are in the shop?", "{n} has {a} {x}. {m} has {b} {x}. How many do they have together?",
              "{n} picks {a} {x} and {m} picks {b}. How many {x} in total?", "{a} {x} lie on a table. {n} adds {b}. How many {x} lie there now?",
@@ -261,8 +163,8 @@ STORY_ADD = ["{n} has {a} {x} and gets {b} more. How many {x} does {n} have[ now
              "{m} gave {n} {b} {x}. {n} already had {a}. How many {x} now?", "On {d} {n} sold {a} {x}, on {e} {b}. How many {x} were sold?",
              "{n} has {a} {x}. {n} [gets|finds|buys|wins|makes|collects] {b} more. How many {x} does {n} have?", "I have {a} {x}. I [get|find|buy|win|make|collect] {b} more. How many do I have?", "I had {a} {x}. I [got|found|bought|won|made|collected] {b}. How many {x} do I have?",
              "{n} had {a} {x} and [got|found|bought|won|made|collected] {b}. How many are there now?", "{n} [buys|finds|collects] {a} {x}, then {b} more. How many {x} is that?", "With {a} {x} here and {b} there, how many {x} do we have?", "{m} [gives|brings|sends] {n} {b} {x}. Before, {n} had {a}. How many now?",
-             "We [had|saw|counted] {a} {x} and then {b} more. How many together?", "Of {x}, {n} has {a} and {m} has {b}. How many together?", "First {n} [got|made|bought] {a} {x}, later {b}. How many in total?"]
-STORY_SUB = ["{n} has {a} {x} and gives away {b}. How many {x} are left?", "{n} had {a} {x} and lost {b}. How many remain?",
+             "We [had|saw|counted] {a} {x} and then {b} more. How many together?", "Of {x}, {n} has {a} and {m} has {b}. How many together?", "First {n} [got|made|bought] {a} {x}, later {b}. How many in total?"], wd.STORY_ADD)
+STORY_SUB = Wordings(["{n} has {a} {x} and gives away {b}. How many {x} are left?", "{n} had {a} {x} and lost {b}. How many remain?",
              "There are {a} {x} in a box. {n} takes {b}. How many {x} are still there?", "A shop has {a} {x} and sells {b}. How many {x} are left?",
              "{n} has {a} {x}. {m} takes {b} of them. How many does {n} still have?", "From {a} {x}, {b} broke. How many {x} are whole?",
              "{n} bought {a} {x} and used {b}. How many are left over?", "{a} {x} lie on a table. {n} removes {b}. How many {x} stay?",
@@ -270,7 +172,7 @@ STORY_SUB = ["{n} has {a} {x} and gives away {b}. How many {x} are left?", "{n} 
              "{n} baked {a} {x} and {m} ate {b}. How many are left?", "Of {a} {x}, {n} gave {b} to {m}. How many did {n} keep?",
              "{n} has {a} {x}. {n} [gives away|loses|sells|eats|breaks|uses] {b}. How many {x} does {n} have?", "I have {a} {x}. I [give away|lose|sell|eat|break|use] {b}. How many do I have?", "I had {a} {x}. I [gave away|lost|ate|broke|used] {b}. How many {x} do I have?",
              "{n} had {a} {x} and [gave away|lost|sold|ate|broke|used] {b}. How many are there now?", "{n} [had|bought|made] {a} {x} but [lost|sold|broke] {b}. How many {x} are left?", "We had {a} {x} and [sold|used|lost] {b}. How many did we keep?", "{m} [takes|steals|buys] {b} of the {a} {x} of {n}. How many does {n} keep?",
-             "Of {a} {x}, {b} were [lost|sold|broken|eaten]. How many are left?", "From {a} {x} {n} [sold|gave away|ate] {b}. How many did {n} keep?", "{n} [sold|lost|used] {b} of {a} {x}. How many remain?"]
+             "Of {a} {x}, {b} were [lost|sold|broken|eaten]. How many are left?", "From {a} {x} {n} [sold|gave away|ate] {b}. How many did {n} keep?", "{n} [sold|lost|used] {b} of {a} {x}. How many remain?"], wd.STORY_SUB)
 
 
 def story(ctx):
@@ -309,7 +211,7 @@ def compare(ctx):
 
 # ---------------------------------------------------------------- facts
 
-CAPITAL = ["[What is|What's] the capital of {c}?", "[What is|What's] the capital city of {c}?", "[Name|Tell me|Give me] the capital of {c}.", "Capital of {c}?",
+CAPITAL = Wordings(["[What is|What's] the capital of {c}?", "[What is|What's] the capital city of {c}?", "[Name|Tell me|Give me] the capital of {c}.", "Capital of {c}?",
            "Which city is the capital of {c}?", "What city is the capital of {c}?", "Do you know the capital of {c}?",
            "Can you tell me the capital of {c}?", "{c}: what is the capital?", "What is {c}'s capital?", "{c}'s capital is which city?",
            "I need the capital of {c}.", "Which city is {c}'s capital?", "The capital of {c} is", "What is the capital of the country {c}?",
@@ -318,23 +220,23 @@ CAPITAL = ["[What is|What's] the capital of {c}?", "[What is|What's] the capital
            "[Could|Can] you name the capital of {c}?", "In geography class: what is the capital of {c}?", "Say the capital of {c}.",
            "I am travelling to {c}. What is its capital?", "My friend lives in {c}. What is the capital there?",
            "Capital city of {c}?", "capital {c}", "{c}, capital?", "{c} has which capital?", "What city is {c}'s capital?", "Give me {c}'s capital.", "Name {c}'s capital city.", "I live in {c}. Which city is the capital?",
-           "My friend is from {c}. Name the capital.", "Which capital does {c} have?", "We fly to {c}. What is the capital there?", "What is the main city, the capital, of {c}?"]
-COUNTRY = ["{c} is the capital of which country?", "Which country has the capital {c}?", "{c} is the capital of what country?",
+           "My friend is from {c}. Name the capital.", "Which capital does {c} have?", "We fly to {c}. What is the capital there?", "What is the main city, the capital, of {c}?"], wd.CAPITAL)
+COUNTRY = Wordings(["{c} is the capital of which country?", "Which country has the capital {c}?", "{c} is the capital of what country?",
            "What country is {c} the capital of?", "Of which country is {c} the capital?", "Name the country whose capital is {c}.",
            "Which country's capital is {c}?", "What country has {c} as its capital?", "{c} is the capital of", "In which country is the capital {c}?",
            "Tell me which country {c} is the capital of.", "{c} is a capital. Of which country?", "Which nation has {c} as capital?",
            "To which country does the capital {c} belong?", "Whose capital is {c}?", "The capital {c} belongs to which country?",
            "I am in {c}, the capital of which country?", "What is the country with the capital {c}?",
            "Country with the capital {c}?", "{c} is the capital city of which country?", "The city {c} is the capital of which country?", "Name the country that has the capital {c}.", "I visit the capital {c}. Which country is that?",
-           "The capital is {c}. What is the country?", "For which country is {c} the capital?", "Say which country has {c} as capital."]
-OPPOSITE = ["[What is|What's] the opposite of {w}?", "[What is|What's] the opposite of '{w}'?", "[Name|Tell me|Give me] the opposite of {w}.", "Opposite of {w}?",
+           "The capital is {c}. What is the country?", "For which country is {c} the capital?", "Say which country has {c} as capital."], wd.COUNTRY)
+OPPOSITE = Wordings(["[What is|What's] the opposite of {w}?", "[What is|What's] the opposite of '{w}'?", "[Name|Tell me|Give me] the opposite of {w}.", "Opposite of {w}?",
             "What word is the opposite of {w}?", "Which word means the opposite of {w}?", "What is an antonym of {w}?", "Give an antonym for {w}.",
             "{w}: what is the opposite?", "What is the contrary of {w}?", "If it is not {w}, what is it? Give the opposite.",
             "The opposite of {w} is", "Do you know the opposite of {w}?", "Can you tell me the opposite of {w}?", "What's the reverse of {w} in meaning?",
             "Say the opposite of {w}.", "I need a word that means the opposite of {w}.", "Please find the opposite of {w}.",
             "Which word is opposite to {w}?", "What do we call the opposite of {w}?",
             "{w} and its opposite?", "The opposite of the word {w}?", "Find an opposite for {w}.", "{w} has which opposite?", "Name an antonym of {w}.", "Which word is an antonym of {w}?", "What is the opposite word for {w}?", "opposite: {w}",
-            "Not {w} but the opposite: which word?", "Give me a word opposite to {w}."]
+            "Not {w} but the opposite: which word?", "Give me a word opposite to {w}."], wd.OPPOSITE)
 SYMBOL = ["[What is|What's] the [chemical |]symbol [of|for] {e}?", "Which symbol does {e} have?", "Chemical symbol for {e}?", "[Tell me|Give me|Name] the symbol of {e}.",
           "What symbol stands for {e}?", "How is {e} written in the periodic table?", "What letters stand for {e} in chemistry?",
           "In chemistry, what is the symbol for {e}?", "Which symbol is used for the element {e}?", "The symbol for {e} is",
@@ -353,28 +255,28 @@ MIX = ["What color do you get when you mix {a} and {b}?", "What do {a} and {b} m
        "{a} and {b} give which color?", "Which color comes from {a} and {b}?", "If I mix {a} with {b}, what color do I get?",
        "What happens when {a} paint meets {b} paint?", "What color is a mix of {a} and {b}?",
        "If you mix {a} and {b}, which color do you get?", "What color is {a} mixed with {b}?", "I mix {a} and {b} paint. Which color is it?", "What color do {a} and {b} make together?", "{a} plus {b}: which color?", "Mixing {a} and {b} makes which color?"]
-DAY_AFTER = ["[What|Which] day comes after {d}?", "What day follows {d}?", "Which day is after {d}?", "If today is {d}, what day is tomorrow?",
+DAY_AFTER = Wordings(["[What|Which] day comes after {d}?", "What day follows {d}?", "Which day is after {d}?", "If today is {d}, what day is tomorrow?",
              "Today is {d}. What day is tomorrow?", "What is the day after {d}?", "Name the day after {d}.", "What day is it one day after {d}?",
              "The day after {d} is", "{d} is over. Which day is next?", "What comes after {d} in the week?", "Tell me the day that follows {d}.",
-             "{d} is today. What day is tomorrow?", "Tomorrow is which day, if today is {d}?", "Today is {d}. Which day comes next?", "Today is {d}. And tomorrow?", "What day is next after {d}?", "After {d} comes which day?", "If it is {d} today, what is tomorrow?", "Next day after {d}?"]
-DAY_BEFORE = ["[What|Which] day comes before {d}?", "Which day is before {d}?", "If today is {d}, what day was yesterday?",
+             "{d} is today. What day is tomorrow?", "Tomorrow is which day, if today is {d}?", "Today is {d}. Which day comes next?", "Today is {d}. And tomorrow?", "What day is next after {d}?", "After {d} comes which day?", "If it is {d} today, what is tomorrow?", "Next day after {d}?"], wd.DAY_AFTER)
+DAY_BEFORE = Wordings(["[What|Which] day comes before {d}?", "Which day is before {d}?", "If today is {d}, what day was yesterday?",
               "Today is {d}. What day was yesterday?", "What is the day before {d}?", "Name the day before {d}.", "What day was it one day before {d}?",
               "The day before {d} is", "What comes before {d} in the week?", "Tell me the day that comes right before {d}.",
-              "{d} is today. What day was yesterday?", "Yesterday was which day, if today is {d}?", "Today is {d}. And yesterday?", "Before {d} comes which day?", "Which day comes right before {d}?", "If it is {d} today, what was yesterday?", "Day before {d}?"]
-MONTH_AFTER = ["[What|Which] month comes after {d}?", "What month follows {d}?", "Which month is after {d}?", "It is {d}. What month is next?",
+              "{d} is today. What day was yesterday?", "Yesterday was which day, if today is {d}?", "Today is {d}. And yesterday?", "Before {d} comes which day?", "Which day comes right before {d}?", "If it is {d} today, what was yesterday?", "Day before {d}?"], wd.DAY_BEFORE)
+MONTH_AFTER = Wordings(["[What|Which] month comes after {d}?", "What month follows {d}?", "Which month is after {d}?", "It is {d}. What month is next?",
                "What is the month after {d}?", "Name the month after {d}.", "The month after {d} is", "What comes after {d} in the year?",
                "Tell me the month that follows {d}.", "When {d} ends, which month begins?",
-               "It is {d}. Which month comes next?", "Now it is {d}. What month comes after?", "After {d} comes which month?", "Next month after {d}?", "This month is {d}. What is the next month?", "Which month follows on {d}?", "What month is next after {d}?"]
-MONTH_BEFORE = ["[What|Which] month comes before {d}?", "Which month is before {d}?", "It is {d}. What month was it before?",
+               "It is {d}. Which month comes next?", "Now it is {d}. What month comes after?", "After {d} comes which month?", "Next month after {d}?", "This month is {d}. What is the next month?", "Which month follows on {d}?", "What month is next after {d}?"], wd.MONTH_AFTER)
+MONTH_BEFORE = Wordings(["[What|Which] month comes before {d}?", "Which month is before {d}?", "It is {d}. What month was it before?",
                 "What is the month before {d}?", "Name the month before {d}.", "The month before {d} is", "What comes before {d} in the year?",
                 "Tell me the month that comes right before {d}.",
-                "Before {d} comes which month?", "Now it is {d}. What month came before?", "This month is {d}. What was the last month?", "It is {d}. Which month was before it?", "Month before {d}?", "Which month comes right before {d}?", "What month was before {d}?"]
-MONTH_LENGTH = ["How many days does {d} have?", "How many days are in {d}?", "How long is {d} in days?", "What is the number of days in {d}?",
+                "Before {d} comes which month?", "Now it is {d}. What month came before?", "This month is {d}. What was the last month?", "It is {d}. Which month was before it?", "Month before {d}?", "Which month comes right before {d}?", "What month was before {d}?"], wd.MONTH_BEFORE)
+MONTH_LENGTH = Wordings(["How many days does {d} have?", "How many days are in {d}?", "How long is {d} in days?", "What is the number of days in {d}?",
                 "[Tell me|Say] how many days {d} has.", "Days in {d}?", "Do you know how many days {d} has?", "Count the days of {d}.",
-                "How many days has {d}?", "How many days does the month {d} have?", "{d} has how many days?", "Number of days in {d}?", "Tell me the number of days in {d}.", "How many days are there in {d}?", "days in {d}", "The month {d} has how many days?"]
-MONTH_NUMBER = ["Which month is number {k}?", "What is month number {k}?", "Name month {k} of the year.", "What is the {k}th month?",
+                "How many days has {d}?", "How many days does the month {d} have?", "{d} has how many days?", "Number of days in {d}?", "Tell me the number of days in {d}.", "How many days are there in {d}?", "days in {d}", "The month {d} has how many days?"], wd.MONTH_LENGTH)
+MONTH_NUMBER = Wordings(["Which month is number {k}?", "What is month number {k}?", "Name month {k} of the year.", "What is the {k}th month?",
                 "Which is the {k}th month of the year?", "Month {k} is called what?", "What do we call month number {k}?", "Tell me the name of month {k}.",
-                "What month is number {k}?", "Month number {k}?", "Tell me month number {k}.", "Name the month with the number {k}.", "Which month has the number {k}?", "The month with number {k} is", "What is the month number {k} called?"]
+                "What month is number {k}?", "Month number {k}?", "Tell me month number {k}.", "Name the month with the number {k}.", "Which month has the number {k}?", "The month with number {k} is", "What is the month number {k} called?"], wd.MONTH_NUMBER)
 LEGS = ["How many legs does a {x} have?", "How many legs has a {x}?", "[What is|Tell me] the number of legs of a {x}?", "Legs of a {x}?",
         "A {x} has how many legs?", "Count the legs of a {x}.", "On how many legs does a {x} walk?", "How many legs are on a {x}?",
         "Say how many legs a {x} has.", "Do you know how many legs a {x} has?",
@@ -385,10 +287,10 @@ SOUND = ["What sound does a {x} make?", "What does a {x} do to make noise?", "Wh
 YOUNG = ["What is a baby {x} called?", "What do you call a young {x}?", "What is the young of a {x} called?", "Name the baby of a {x}.",
          "How do you call the child of a {x}?", "A baby {x} is called what?", "What is the name for a young {x}?", "What's the word for a baby {x}?",
          "How is a baby {x} called?", "What is a young {x} called?", "What do you call a baby {x}?", "What do you call the baby of a {x}?", "Name for a baby {x}?", "Tell me what a baby {x} is called.", "The baby of a {x} is called what?", "Which word is used for a young {x}?"]
-QUANTITY = ["How many {x}?", "How many {x} are there?", "[Tell me|Say] how many {x} there are.", "What is the number of {x}?", "Number of {x}?",
+QUANTITY = Wordings(["How many {x}?", "How many {x} are there?", "[Tell me|Say] how many {x} there are.", "What is the number of {x}?", "Number of {x}?",
             "Do you know the number of {x}?", "Can you tell me how many {x} there are?", "I need the number of {x}.", "Count the {x}.",
             "Give me the number of {x}.", "What number of {x} is right?", "The number of {x} is",
-            "{x}: how many?", "How many {x} do you know?", "Tell me the number of {x}.", "Do you know how many {x} there are?", "Count: how many {x}?", "There are how many {x}?", "Please tell me how many {x} there are.", "Say the number of {x}."]
+            "{x}: how many?", "How many {x} do you know?", "Tell me the number of {x}.", "Do you know how many {x} there are?", "Count: how many {x}?", "There are how many {x}?", "Please tell me how many {x} there are.", "Say the number of {x}."], wd.QUANTITY)
 KIND = ["What is {w}?", "What kind of thing is {w}?", "Is {w} a fruit, an animal or something else?", "What sort of thing is {w}?",
         "{w}: what is it?", "Tell me what {w} is.", "What type of thing is {w}?", "What does the word {w} mean?", "Explain {w} in one sentence.",
         "Do you know what {w} is?", "Which group does {w} belong to?", "In one sentence, what is {w}?",
@@ -443,7 +345,7 @@ def calendar(ctx):
         i, step = ctx.rng.randrange(7), 1 if kind == "day+" else -1
         d, e = lx.DAYS[i], lx.DAYS[(i + step) % 7]
         text = ctx.word(DAY_AFTER if step > 0 else DAY_BEFORE, (kind, d), d=d)
-        return qa(ask(ctx, text), f"It is {e}." if "is tomorrow" in text else f"It was {e}." if "was" in text else
+        return qa(ask(ctx, text), f"It is {e}." if "omorrow" in text else f"It was {e}." if "esterday" in text and step < 0 else
                   f"The day {'after' if step > 0 else 'before'} {d} is {e}.", f"The days are {', '.join(lx.DAYS)}. {'After' if step > 0 else 'Before'} {d} comes {e}.",
                   ("contains", [e]), e)
     i = ctx.rng.randrange(12)
@@ -467,9 +369,9 @@ def calendar(ctx):
     return qa(ask(ctx, ctx.word(DAY_PLUS, ("day plus", f"{d}{k}"), d=d, k=k)), f"{k} days after {d} is {e}.", f"Count from {d}: {steps}.", ("contains", [e]), e)
 
 
-DAY_PLUS = ["What day is it {k} days after {d}?", "Today is {d}. What day is it in {k} days?", "Which day is {k} days after {d}?",
+DAY_PLUS = Wordings(["What day is it {k} days after {d}?", "Today is {d}. What day is it in {k} days?", "Which day is {k} days after {d}?",
             "Count {k} days on from {d}.", "If today is {d}, what day is it {k} days later?", "In {k} days from {d}, which day is it?",
-            "It is {d}. Which day is it in {k} days?", "Today is {d}. Which day is it {k} days later?", "What day comes {k} days after {d}?", "What is {d} plus {k} days?", "{k} days after {d} is which day?", "If today is {d}, which day is it in {k} days?", "From {d}, go {k} days on. Which day is it?", "Start on {d} and count {k} days on."]
+            "It is {d}. Which day is it in {k} days?", "Today is {d}. Which day is it {k} days later?", "What day comes {k} days after {d}?", "What is {d} plus {k} days?", "{k} days after {d} is which day?", "If today is {d}, which day is it in {k} days?", "From {d}, go {k} days on. Which day is it?", "Start on {d} and count {k} days on."], wd.DAY_PLUS)
 
 
 def nature(ctx):
@@ -496,13 +398,13 @@ def nature(ctx):
 
 # ---------------------------------------------------------------- letters
 
-SPELL = ["Spell {w}.", "Spell the word {w}.", "How do you spell {w}?", "[Please |]spell '{w}'.", "How is {w} spelled?", "Spell out {w}.",
+SPELL = Wordings(["Spell {w}.", "Spell the word {w}.", "How do you spell {w}?", "[Please |]spell '{w}'.", "How is {w} spelled?", "Spell out {w}.",
          "Give me the letters of {w}.", "What are the letters of {w}?", "Which letters are in {w}, in order?", "Write {w} letter by letter.",
          "List the letters of the word {w}.", "[Can|Could] you spell {w}[ for me|]?", "Break {w} into letters.", "Say {w} letter by letter.",
          "Split the word {w} into its letters.", "I cannot spell {w}. Help me.", "What is the spelling of {w}?", "Show me the letters in \"{w}\".",
          "{w}: spell it.", "Tell me how to spell {w}.",
-         "spell {w}", "Spelling of {w}?", "{w}, letter by letter please.", "Write the word {w} letter by letter.", "Write the letters of {w}.", "Name the letters of {w}.", "What letters does {w} have?", "Please give the letters of {w}.", "Spell this word: {w}", "Show how {w} is spelled."]
-COUNT = ["How many {l}'s are in {w}?", "How many times does {l} appear in {w}?", "Count the letter {l} in {w}.", "How often is {l} in {w}?",
+         "spell {w}", "Spelling of {w}?", "{w}, letter by letter please.", "Write the word {w} letter by letter.", "Write the letters of {w}.", "Name the letters of {w}.", "What letters does {w} have?", "Please give the letters of {w}.", "Spell this word: {w}", "Show how {w} is spelled."], wd.SPELL)
+COUNT = Wordings(["How many {l}'s are in {w}?", "How many times does {l} appear in {w}?", "Count the letter {l} in {w}.", "How often is {l} in {w}?",
          "How many {l} are there in the word {w}?", "[Please |]count the {l}'s in '{w}'.", "How many letters {l} does {w} have?", "count the {l} in {w}",
          "In the word {w}, how many {l}'s are there?", "How many times is the letter {l} in {w}?", "How often does the letter {l} occur in \"{w}\"?",
          "The word {w} has how many {l}'s?", "Tell me how many {l}'s {w} has.", "How many {l}s in {w}?", "Number of {l}'s in {w}?",
@@ -511,17 +413,17 @@ COUNT = ["How many {l}'s are in {w}?", "How many times does {l} appear in {w}?",
          "I want to know how many {l}'s {w} contains.",
          "Count how many {l}'s {w} has.", "How many {l}'s does {w} have?", "How many {l}'s does the word {w} contain?", "Does {w} have the letter {l}, and how many times?", "count {l} in {w}", "Count the letters {l} in the word {w}.",
          "Tell me how many times {l} is in {w}.", "Say how many times {w} has the letter {l}.", "Tell me the number of {l}'s in {w}.", "I want to know how many {l}'s are in {w}.", "I want to know how often {w} has {l}.", "The letter {l}: how many times is it in {w}?",
-         "How many times do you find {l} in {w}?", "{w}: how many {l}'s?", "How often is the letter {l} used in {w}?", "Find the number of {l}'s in {w}.", "Check how many {l}'s the word {w} has.", "Please tell me how many {l}'s {w} contains."]
-LENGTH = ["How many letters does {w} have?", "How many letters are in {w}?", "How long is the word {w}?", "Count the letters in {w}.",
+         "How many times do you find {l} in {w}?", "{w}: how many {l}'s?", "How often is the letter {l} used in {w}?", "Find the number of {l}'s in {w}.", "Check how many {l}'s the word {w} has.", "Please tell me how many {l}'s {w} contains."], wd.COUNT)
+LENGTH = Wordings(["How many letters does {w} have?", "How many letters are in {w}?", "How long is the word {w}?", "Count the letters in {w}.",
           "[What is|Tell me] the number of letters in {w}?", "Number of letters in {w}?", "How many letters has the word '{w}'?",
           "What is the length of the word {w}?", "The word {w} has how many letters?", "[Please |]count the letters of \"{w}\".",
           "With how many letters is {w} written?", "Say how many letters {w} has.", "[Can|Could] you count the letters in {w}?", "Letters in {w}: how many?",
-          "{w} has how many letters?", "Count all letters in {w}.", "How many letters are there in {w}?", "How many letters does the word {w} have?", "How many letters do you need to write {w}?", "Length of {w}?", "Tell me how many letters {w} has.", "Tell me the length of the word {w}.", "{w}: how many letters?", "How long is {w}, in letters?"]
-FIRST = ["What is the {p} letter of {w}?", "Which letter is {p} in {w}?", "[Tell me|Name|Give me] the {p} letter of {w}.", "What's the {p} letter in '{w}'?",
+          "{w} has how many letters?", "Count all letters in {w}.", "How many letters are there in {w}?", "How many letters does the word {w} have?", "How many letters do you need to write {w}?", "Length of {w}?", "Tell me how many letters {w} has.", "Tell me the length of the word {w}.", "{w}: how many letters?", "How long is {w}, in letters?"], wd.LENGTH)
+FIRST = Wordings(["What is the {p} letter of {w}?", "Which letter is {p} in {w}?", "[Tell me|Name|Give me] the {p} letter of {w}.", "What's the {p} letter in '{w}'?",
          "The {p} letter of {w} is", "Which is the {p} letter of the word {w}?", "Look at {w}: what is the {p} letter?", "In {w}, what is the {p} letter?",
          "I need the {p} letter of {w}.", "Find the {p} letter of \"{w}\".", "{w}: {p} letter?", "Do you know the {p} letter of {w}?",
-         "{p} letter of {w}?", "The {p} letter in {w} is which?", "Which letter is the {p} one in {w}?", "Which letter is the {p} of {w}?", "What letter is {p} in {w}?", "Tell me which letter is {p} in {w}.", "Say the {p} letter of {w}.", "Name the {p} letter in the word {w}.", "Show me the {p} letter of {w}.", "The word {w}: what is its {p} letter?"]
-REVERSE = ["Reverse the word {w}.", "[Please |]reverse {w}.", "Reverse '{w}'.", "Write {w} backwards.", "What is {w} backwards?", "Spell {w} backwards.",
+         "{p} letter of {w}?", "The {p} letter in {w} is which?", "Which letter is the {p} one in {w}?", "Which letter is the {p} of {w}?", "What letter is {p} in {w}?", "Tell me which letter is {p} in {w}.", "Say the {p} letter of {w}.", "Name the {p} letter in the word {w}.", "Show me the {p} letter of {w}.", "The word {w}: what is its {p} letter?"], wd.FIRST)
+REVERSE = Wordings(["Reverse the word {w}.", "[Please |]reverse {w}.", "Reverse '{w}'.", "Write {w} backwards.", "What is {w} backwards?", "Spell {w} backwards.",
            "What is {w} spelled backwards?", "Turn {w} around.", "Write the word {w} in reverse.", "Write \"{w}\" from back to front.", "Say {w} backwards.",
            "Give me {w} in reverse order.", "How do you write {w} backwards?", "[Can|Could] you reverse {w}[ for me|]?", "Flip the letters of {w}.",
            "Show me {w} written backwards.", "What do you get if you reverse {w}?", "Read {w} from the end.", "Reverse the letters of {w}.",
@@ -529,31 +431,31 @@ REVERSE = ["Reverse the word {w}.", "[Please |]reverse {w}.", "Reverse '{w}'.", 
            "Turn the word {w} around.", "Turn around the letters of {w}.", "Turn the letters of {w} around.", "Flip the word {w}.", "Flip {w} around.", "Please flip {w}.", "Reverse the letters in {w}.", "Write the letters of {w} backwards.",
            "Write {w} from the end.", "Write {w} from the last letter to the first.", "Spell the word {w} from the end.", "Start with the last letter and write {w} backwards.", "Start with the last letter of {w} and go back to the first.",
            "Begin with the last letter: write {w} in reverse.", "Write {w} beginning with the last letter.", "Say the letters of {w} from last to first.", "The letters of {w} from last to first, please.", "Backwards: {w}", "{w} backwards", "Reverse: {w}",
-           "The word {w} turned around is", "How is {w} written from back to front?", "What is the reverse of {w}?", "Mirror the word {w}: write it backwards.", "Read {w} backwards.", "Give the word {w} backwards."]
-UPPER = ["Write {w} in upper case.", "Write {w} in capital letters.", "[Please |]put {w} in capitals.", "Make {w} upper case.", "Convert '{w}' to upper case.",
+           "The word {w} turned around is", "How is {w} written from back to front?", "What is the reverse of {w}?", "Mirror the word {w}: write it backwards.", "Read {w} backwards.", "Give the word {w} backwards."], wd.REVERSE)
+UPPER = Wordings(["Write {w} in upper case.", "Write {w} in capital letters.", "[Please |]put {w} in capitals.", "Make {w} upper case.", "Convert '{w}' to upper case.",
          "Capitalize all letters of {w}.", "Write \"{w}\" in capitals.", "Turn {w} into upper case.", "What is {w} in capital letters?", "Shout {w}.",
          "Give me {w} in all caps.", "Uppercase {w}.", "Uppercase: {w}", "Change {w} to capital letters.", "[Can|Could] you write {w} in upper case?",
          "How does {w} look in capitals?", "Print {w} in big letters.", "Write {w} with capital letters only.", "I want {w} in upper case.",
          "Transform {w} into capitals.", "All caps please: {w}", "Show {w} in uppercase letters.",
          "Put the word {w} in capitals.", "Please put {w} in capital letters.", "Put {w} in upper case.", "Put {w} into all caps.", "Give me {w} in capitals.", "Give me {w} in upper case.", "Give {w} in big letters.", "Capitals: {w}", "Upper case: {w}",
-         "{w} in capitals", "{w} in upper case, please.", "{w} in all caps?", "All capitals: {w}", "Uppercase the word {w}.", "Write in capitals: {w}", "Make {w} all caps.", "Make all letters of {w} capital.", "Big letters: {w}", "Use capital letters for {w}.", "Say {w} in capitals."]
-PLURAL = ["What is the plural of {w}?", "Plural of {w}?", "[Give me|Tell me|Name] the plural of {w}.", "Make {w} plural.", "What's the plural form of '{w}'?",
+         "{w} in capitals", "{w} in upper case, please.", "{w} in all caps?", "All capitals: {w}", "Uppercase the word {w}.", "Write in capitals: {w}", "Make {w} all caps.", "Make all letters of {w} capital.", "Big letters: {w}", "Use capital letters for {w}.", "Say {w} in capitals."], wd.UPPER)
+PLURAL = Wordings(["What is the plural of {w}?", "Plural of {w}?", "[Give me|Tell me|Name] the plural of {w}.", "Make {w} plural.", "What's the plural form of '{w}'?",
           "One {w}, two what?", "Write {w} in the plural.", "How do you say more than one {w}?", "The plural of {w} is", "Turn {w} into the plural.",
           "Do you know the plural of {w}?", "Say {w} in plural form.", "[Can|Could] you give the plural of {w}?", "If there are many, what do you call {w}?",
           "I have one {w}. Now I have two. Two what?", "Form the plural: {w}", "How is the plural of {w} written?", "What is {w} in the plural?",
           "Which word means several of {w}?", "Pluralize {w}.",
           "plural {w}", "{w}, plural?", "{w} in the plural", "Plural form of {w}?", "Plural of the word {w}?", "Plural: {w}", "Please write the plural of {w}.", "Write the plural of {w}.", "Write {w} in plural form.", "How is the plural of {w} formed?", "How do you write the plural of {w}?",
-          "Which is the plural of {w}?", "Give the plural form for {w}.", "Many {w}: what is the plural?", "More than one {w} are called what?", "What is the plural form of the word {w}?", "The word {w} in the plural is", "Find the plural of {w}."]
-REVERSE_LIST = ["Reverse this list: {w}", "Reverse the list: {w}.", "[Please |]write this list backwards: {w}", "Put this list in reverse order: {w}",
+          "Which is the plural of {w}?", "Give the plural form for {w}.", "Many {w}: what is the plural?", "More than one {w} are called what?", "What is the plural form of the word {w}?", "The word {w} in the plural is", "Find the plural of {w}."], wd.PLURAL)
+REVERSE_LIST = Wordings(["Reverse this list: {w}", "Reverse the list: {w}.", "[Please |]write this list backwards: {w}", "Put this list in reverse order: {w}",
                 "Turn this list around: {w}.", "Give me this list from last to first: {w}", "Reverse the order of: {w}", "What is the reverse of the list {w}?",
                 "Reverse these items: {w}.", "Flip this list: {w}", "[Can|Could] you reverse the list {w}?", "Read this list from the end: {w}",
                 "List these in reverse order: {w}.", "Here is a list: {w}. Reverse it.", "Start with the last one: {w}", "Order backwards: {w}",
                 "I have {w}. Write them in reverse order.", "Backwards, please: {w}", "Show the list {w} in reverse.", "Take {w} and reverse the order.",
                 "Reverse: {w}", "Backwards: {w}", "This list backwards: {w}", "Turn the order of this list around: {w}", "Flip the order of {w}.", "Please reverse the order: {w}", "Put these items in reverse order: {w}", "From last to first: {w}", "Start with the last item: {w}",
-                "Begin with the last: {w}", "Take this list and reverse it: {w}", "{w}. Reverse this list.", "{w}: backwards please.", "The list is {w}. What is it in reverse order?"]
-REPEAT = ["Repeat after me: {w}", "Say {w}", "Repeat: {w}", "[Please |]repeat this: {w}", "Say the following: {w}", "Copy this text: {w}", "Write exactly this: {w}",
+                "Begin with the last: {w}", "Take this list and reverse it: {w}", "{w}. Reverse this list.", "{w}: backwards please.", "The list is {w}. What is it in reverse order?"], wd.REVERSE_LIST)
+REPEAT = Wordings(["Repeat after me: {w}", "Say {w}", "Repeat: {w}", "[Please |]repeat this: {w}", "Say the following: {w}", "Copy this text: {w}", "Write exactly this: {w}",
           "Echo: {w}", "Say it with me: {w}", "Type this: {w}", "Print the text: {w}", "Say exactly: {w}", "Just repeat: {w}", "Write down: {w}",
-          "Say this: {w}", "Repeat the text: {w}", "Repeat these words: {w}", "Please say: {w}", "Please write: {w}", "Write: {w}", "Write this text: {w}", "Copy: {w}", "Copy exactly: {w}", "Say after me: {w}", "Repeat what I say: {w}", "Type exactly this: {w}"]
+          "Say this: {w}", "Repeat the text: {w}", "Repeat these words: {w}", "Please say: {w}", "Please write: {w}", "Write: {w}", "Write this text: {w}", "Copy: {w}", "Copy exactly: {w}", "Say after me: {w}", "Repeat what I say: {w}", "Type exactly this: {w}"], wd.REPEAT)
 
 
 def _letter_word(ctx, kind, low=1, high=99):
@@ -629,14 +531,21 @@ def plural_of(word):
 
 
 def plural(ctx):
-    if ctx.chance(0.25) and not ctx.test:
+    if ctx.chance(0.2) and not ctx.test:
         w = ctx.pick(sorted(lx.IRREGULAR_PLURALS))
+    elif ctx.chance(0.15):
+        w = made_up(ctx.rng, 2, 3)
+        while is_held("plural", w) != ctx.test:
+            w = made_up(ctx.rng, 2, 3)
     else:
-        w = ctx.item("plural", lx.NOUNS)
+        w = ctx.item("plural", NOUNS_PLURAL)
     p = plural_of(w)
     rule = (f"{w} ends in y after a consonant, so y becomes ies" if p == w[:-1] + "ies" else f"{w} takes es" if p == w + "es" else
             f"{w} takes s" if p == w + "s" else f"{w} is irregular")
-    return qa(ask(ctx, ctx.word(PLURAL, w=w)), f"The plural of {w} is {p}.", rule[0].upper() + rule[1:] + f". So {p}.", ("word", p), p)
+    return qa(ask(ctx, ctx.word(PLURAL, w=w)), f"The plural of {w} is {letters(p)}.", rule[0].upper() + rule[1:] + f". So {letters(p)}.", ("word", p), letters(p))
+
+
+NOUNS_PLURAL = sorted(set(lx.NOUNS) | set(lx.MORE_NOUNS))
 
 
 def _list_items(ctx, low, high):
@@ -658,19 +567,23 @@ def reverse_list(ctx):
 
 
 def repeat(ctx):
-    kind = ctx.rng.randrange(3)
+    kind = ctx.rng.randrange(5)
     if kind == 0:
         text = " ".join(ctx.pick(lx.WORDS) for _ in range(ctx.rng.randint(1, 6)))
     elif kind == 1:
         text = f"{ctx.name()} {ctx.surname()} likes {ctx.pick(lx.FOODS)}."
-    else:
+    elif kind == 2:
         text = " ".join(made_up(ctx.rng, 1, 3) for _ in range(ctx.rng.randint(1, 4)))
+    elif kind == 3:
+        text = _fill(ctx, ctx.word(MARK_TEXT, fixed=True))[0]
+    else:
+        text = ", ".join(_list_items(ctx, 1, 4)) + ctx.pick(["", ".", "!"])
     return qa(ctx.word(REPEAT, w=text), text, "I repeat the text.", ("exact", text))
 
 
 # ---------------------------------------------------------------- extraction and personal data
 
-EXTRACT = ["[Extract|Get|Take] {k} as JSON: {t}", "[Extract|Get] {k} as JSON from this text: {t}", "{t} [Give me|Return] {k} as JSON.",
+EXTRACT = Wordings(["[Extract|Get|Take] {k} as JSON: {t}", "[Extract|Get] {k} as JSON from this text: {t}", "{t} [Give me|Return] {k} as JSON.",
            "Turn this into JSON with the keys {k}: {t}", "Read this and answer in JSON with {k}. {t}", "JSON with {k} please: {t}",
            "{t} Write {k} as a JSON object.", "Make a JSON object with {k} from: {t}", "Convert to JSON ({k}): {t}", "Text: {t} Extract {k} as JSON.",
            "Find {k} in this text and reply in JSON: {t}", "[Please |]extract {k} in JSON format. Text: {t}", "From the text below, extract {k} as JSON.\n\n{t}",
@@ -678,7 +591,38 @@ EXTRACT = ["[Extract|Get|Take] {k} as JSON: {t}", "[Extract|Get] {k} as JSON fro
            "Fill a JSON object with {k}: {t}", "I need {k} as JSON from this note: {t}", "Summarize as JSON with {k}: {t}", "Output only JSON with {k}. {t}",
            "Pull out {k} and return JSON: {t}", "Put {k} from this sentence into JSON: {t}", "Structure this text as JSON, keys {k}: {t}",
            "Extract {k}: {t} Answer as JSON.", "Please give {k} as JSON: {t}", "JSON object with {k}: {t}", "From this text extract {k} as JSON: {t}", "Text: {t} Give {k} as JSON.", "Text: {t}\nJSON with {k}:", "Get {k} from this as JSON: {t}", "Get {k} in JSON: {t}", "Take this text and extract {k} as JSON: {t}",
-           "{t}\nGive me {k} as JSON.", "{t}\n\nWrite {k} as JSON.", "Extract the fields {k} as JSON.\n\n{t}", "Return JSON ({k}) for: {t}", "Here is a text: {t} Extract {k} as JSON.", "{t} Extract {k} in JSON format.", "As JSON, extract {k}: {t}"]
+           "{t}\nGive me {k} as JSON.", "{t}\n\nWrite {k} as JSON.", "Extract the fields {k} as JSON.\n\n{t}", "Return JSON ({k}) for: {t}", "Here is a text: {t} Extract {k} as JSON.", "{t} Extract {k} in JSON format.", "As JSON, extract {k}: {t}"], wd.EXTRACT)
+
+
+RECORD_PERSON = Wordings(["{n} is {a} years old and lives in {c}.", "{n}, {a}, lives in {c}.", "My neighbor {n} from {c} is {a} years old.",
+                          "{n} was born {a} years ago and now lives in {c}.", "In {c} lives {n}, aged {a}.", "{n} ({a}) comes from {c}.",
+                          "I met {n} in {c}, who is {a} years old.", "Hello, I am {n}, {a} years old, from {c}.", "{n} turned {a} last week in {c}.",
+                          "This is {n}. Age: {a}. Home: {c}.", "At {a}, {n} moved to {c}.", "We know {n} from {c}; {n} is {a}."], wd.RECORD_PERSON)
+RECORD_ORDER = Wordings(["{n} ordered {q} {i} for {p} dollars.", "Order: {q} {i}, {p} dollars, for {n}.", "{n} bought {q} {i} and paid {p} dollars.",
+                         "{q} {i} were sold to {n} for {p} dollars.", "For {p} dollars {n} got {q} {i}.", "{n} wants {q} {i}. The price is {p} dollars.",
+                         "Please send {q} {i} to {n}. It costs {p} dollars.", "The bill of {n}: {q} {i}, {p} dollars.",
+                         "{n} paid {p} dollars for {q} {i}.", "We sent {n} {q} {i} at {p} dollars.", "{p} dollars: that is what {n} paid for {q} {i}.",
+                         "New order by {n}: {i}, {q} pieces, {p} dollars."], wd.RECORD_ORDER)
+RECORD_EVENT = Wordings(["The {e} is on {d} at {h} in {c}.", "On {d} at {h} there is the {e} in {c}.", "We have the {e} in {c} on {d} at {h}.",
+                         "{d}, {h}: {e} in {c}.", "Do not forget the {e} in {c}, {d} at {h}.", "The {e} starts at {h} on {d}. Place: {c}.",
+                         "In {c} the {e} begins on {d} at {h}.", "Our {e} takes place in {c} on {d}, {h}.", "See you at the {e} in {c} on {d} at {h}!",
+                         "At {h} on {d} we meet in {c} for the {e}.", "The {e} was moved to {d}, {h}, in {c}.", "Next {d} at {h}: {e} ({c})."], wd.RECORD_EVENT)
+RECORD_JOB = Wordings(["{n} {s} works as {ja} in {c}.", "{n} {s} is {ja} from {c}.", "The {j} {n} {s} lives in {c}.", "In {c}, {n} {s} found a job as {ja}.",
+                       "{n} {s} became {ja} and moved to {c}.", "One {j} called {n} {s} came from {c}.", "My friend {n} {s} is {ja} in {c}.",
+                       "Meet {n} {s}, {j}, {c}.", "The best {j} in {c} is {n} {s}.", "For years {n} {s} has been {ja} in {c}.",
+                       "{c} needs {ja}, and {n} {s} took the job.", "{n} {s} wants to work as {ja} in {c}."], wd.RECORD_JOB)
+RECORD_CONTACT = Wordings(["{n} can be reached at {m} or {p}.", "Write to {n} at {m} or call {p}.", "Contact: {n}, {m}, {p}.", "The number of {n} is {p}, the mail is {m}.",
+                           "{n}'s email is {m} and the phone number is {p}.", "Call {n} on {p} or send a mail to {m}.", "Please contact {n} ({m}, {p}).",
+                           "New contact {n}: phone {p}, email {m}.", "You reach {n} by phone {p} or by mail {m}.", "Ask {n}: {p}, {m}.",
+                           "{m} is the mail of {n}, {p} the phone.", "I am {n}. My mail is {m}, my phone is {p}."], wd.RECORD_CONTACT)
+RECORD_BOOK = Wordings(["{n} {s} wrote {t} in {y}.", "{t} by {n} {s} came out in {y}.", "In {y}, {n} {s} published {t}.", "The book {t} ({y}) is by {n} {s}.",
+                        "{t} is a novel by {n} {s} from {y}.", "I read {t} by {n} {s}, printed in {y}.", "{y} was the year of {t} by {n} {s}.",
+                        "The author of {t} is {n} {s}; it appeared in {y}.", "{n} {s} is known for {t}, a book of {y}.", "Published in {y}: {t}, {n} {s}.",
+                        "My favorite book is {t} by {n} {s} ({y}).", "{n} {s} finished {t} in {y}."], wd.RECORD_BOOK)
+RECORD_PET = Wordings(["{n} has a {k} {x} that is {a} years old.", "{n}'s {x} is {k} and {a} years old.", "A {k} {x}, {a} years old, belongs to {n}.",
+                       "{n} owns a {x}. It is {k} and {a} years old.", "The {k} {x} of {n} is {a} years old.", "The {x} of {n} is {a} years old and {k}.",
+                       "{n} found a {k} {x} of about {a} years.", "Lost: {k} {x}, {a} years old, owner {n}.", "{n} is looking for a {k} {x}, {a} years old.",
+                       "Yesterday {n} bought a {k} {x}, {a} years old.", "With {n} lives a {k} {x} aged {a}.", "{n} feeds a {k} {x} that is {a}."], wd.RECORD_PET)
 
 
 def _record(ctx):
@@ -687,53 +631,31 @@ def _record(ctx):
     n, city = ctx.name(), ctx.city()
     if kind == 0:
         age = ctx.rng.randint(5, 95)
-        text = ctx.word(["{n} is {a} years old and lives in {c}.", "{n}, {a}, lives in {c}.", "My neighbor {n} from {c} is {a} years old.",
-                         "{n} was born {a} years ago and now lives in {c}.", "In {c} lives {n}, aged {a}.", "{n} ({a}) comes from {c}.",
-                         "I met {n} in {c}, who is {a} years old.", "Hello, I am {n}, {a} years old, from {c}.", "{n} turned {a} last week in {c}.",
-                         "This is {n}. Age: {a}. Home: {c}.", "At {a}, {n} moved to {c}.", "We know {n} from {c}; {n} is {a}."], n=n, a=age, c=city)
+        text = ctx.word(RECORD_PERSON, n=n, a=age, c=city)
         return dict(name=n, age=age, city=city), text
     if kind == 1:
         item, q, price = ctx.pick(lx.ITEMS), ctx.rng.randint(1, 60), ctx.rng.randint(1, 99)
-        text = ctx.word(["{n} ordered {q} {i} for {p} dollars.", "Order: {q} {i}, {p} dollars, for {n}.", "{n} bought {q} {i} and paid {p} dollars.",
-                         "{q} {i} were sold to {n} for {p} dollars.", "For {p} dollars {n} got {q} {i}.", "{n} wants {q} {i}. The price is {p} dollars.",
-                         "Please send {q} {i} to {n}. It costs {p} dollars.", "The bill of {n}: {q} {i}, {p} dollars.",
-                         "{n} paid {p} dollars for {q} {i}.", "We sent {n} {q} {i} at {p} dollars.", "{p} dollars: that is what {n} paid for {q} {i}.",
-                         "New order by {n}: {i}, {q} pieces, {p} dollars."], n=n, q=q, i=item, p=price)
+        text = ctx.word(RECORD_ORDER, n=n, q=q, i=item, p=price)
         return dict(customer=n, item=item, quantity=q, price=price), text
     if kind == 2:
         e, d, h = ctx.pick(lx.EVENTS), ctx.pick(lx.DAYS), f"{ctx.rng.randint(7, 21)}:{ctx.pick(['00', '15', '30', '45'])}"
-        text = ctx.word(["The {e} is on {d} at {h} in {c}.", "On {d} at {h} there is a {e} in {c}.", "We have a {e} in {c} on {d} at {h}.",
-                         "{d}, {h}: {e} in {c}.", "Do not forget the {e} in {c}, {d} at {h}.", "The {e} starts at {h} on {d}. Place: {c}.",
-                         "In {c} the {e} begins on {d} at {h}.", "Our {e} takes place in {c} on {d}, {h}.", "See you at the {e} in {c} on {d} at {h}!",
-                         "At {h} on {d} we meet in {c} for the {e}.", "The {e} was moved to {d}, {h}, in {c}.", "Next {d} at {h}: {e} ({c})."], e=e, d=d, h=h, c=city)
+        text = ctx.word(RECORD_EVENT, e=e, d=d, h=h, c=city)
         return dict(event=e, day=d, time=h, city=city), text
     if kind == 3:
         s, job = ctx.surname(), ctx.pick(lx.JOBS)
-        text = ctx.word(["{n} {s} works as a {j} in {c}.", "{n} {s} is a {j} from {c}.", "The {j} {n} {s} lives in {c}.", "In {c}, {n} {s} found a job as a {j}.",
-                         "{n} {s} became a {j} and moved to {c}.", "A {j} called {n} {s} came from {c}.", "My friend {n} {s} is a {j} in {c}.",
-                         "Meet {n} {s}, {j}, {c}.", "The best {j} in {c} is {n} {s}.", "For years {n} {s} has been a {j} in {c}.",
-                         "{c} needs a {j}, and {n} {s} took the job.", "{n} {s} wants to work as a {j} in {c}."], n=n, s=s, j=job, c=city)
+        text = ctx.word(RECORD_JOB, n=n, s=s, j=job, ja=_an(job), c=city)
         return dict(name=f"{n} {s}", job=job, city=city), text
     if kind == 4:
         mail, phone = _email(ctx, n), _phone(ctx)
-        text = ctx.word(["{n} can be reached at {m} or {p}.", "Write to {n} at {m} or call {p}.", "Contact: {n}, {m}, {p}.", "The number of {n} is {p}, the mail is {m}.",
-                         "{n}'s email is {m} and the phone number is {p}.", "Call {n} on {p} or send a mail to {m}.", "Please contact {n} ({m}, {p}).",
-                         "New contact {n}: phone {p}, email {m}.", "You reach {n} by phone {p} or by mail {m}.", "Ask {n}: {p}, {m}.",
-                         "{m} is the mail of {n}, {p} the phone.", "I am {n}. My mail is {m}, my phone is {p}."], n=n, m=mail, p=phone)
+        text = ctx.word(RECORD_CONTACT, n=n, m=mail, p=phone)
         return dict(name=n, email=mail, phone=phone), text
     if kind == 5:
         title, year = " ".join(ctx.rng.sample(lx.TITLE_WORDS, 2)), ctx.rng.randint(1890, 2025)
         s = ctx.surname()
-        text = ctx.word(["{n} {s} wrote {t} in {y}.", "{t} by {n} {s} came out in {y}.", "In {y}, {n} {s} published {t}.", "The book {t} ({y}) is by {n} {s}.",
-                         "{t} is a novel by {n} {s} from {y}.", "I read {t} by {n} {s}, printed in {y}.", "{y} was the year of {t} by {n} {s}.",
-                         "The author of {t} is {n} {s}; it appeared in {y}.", "{n} {s} is known for {t}, a book of {y}.", "Published in {y}: {t}, {n} {s}.",
-                         "My favorite book is {t} by {n} {s} ({y}).", "{n} {s} finished {t} in {y}."], n=n, s=s, t=title, y=year)
+        text = ctx.word(RECORD_BOOK, n=n, s=s, t=title, y=year)
         return dict(title=title, author=f"{n} {s}", year=year), text
     animal, color_, count = ctx.pick(lx.ANIMALS)[0], ctx.pick("black white brown gray red yellow spotted".split()), ctx.rng.randint(1, 15)
-    text = ctx.word(["{n} has a {k} {x} that is {a} years old.", "{n}'s {x} is {k} and {a} years old.", "A {k} {x}, {a} years old, belongs to {n}.",
-                     "{n} owns a {x}. It is {k} and {a} years old.", "The {k} {x} of {n} is {a} years old.", "The {x} of {n} is {a} years old and {k}.",
-                     "{n} found a {k} {x} of about {a} years.", "Lost: {k} {x}, {a} years old, owner {n}.", "{n} is looking for a {k} {x}, {a} years old.",
-                     "Yesterday {n} bought a {k} {x}, {a} years old.", "With {n} lives a {k} {x} aged {a}.", "{n} feeds a {k} {x} that is {a}."],
+    text = ctx.word(RECORD_PET,
                     n=n, k=color_, x=animal, a=count)
     return dict(owner=n, animal=animal, color=color_, age=count), text
 
@@ -765,7 +687,7 @@ def extract(ctx):
     return qa(ctx.word(EXTRACT, k=wanted, t=text), answer, think, ("json", value))
 
 
-MARK = ["Mark the personal data: {t}", "[Please |]mark all personal data in this sentence: {t}", "Mark names, places, phone numbers and emails: {t}",
+MARK = Wordings(["Mark the personal data: {t}", "[Please |]mark all personal data in this sentence: {t}", "Mark names, places, phone numbers and emails: {t}",
         "Tag the personal data: {t}", "Find the personal data and mark it: {t}", "{t} Mark the personal data in this text.", "Mark private data: {t}",
         "Put tags around the personal data: {t}", "Label the personal data in: {t}", "Which parts are personal data? Mark them: {t}",
         "Highlight personal information: {t}", "Annotate the personal data. {t}", "Show me the personal data in this text by marking it: {t}",
@@ -774,55 +696,73 @@ MARK = ["Mark the personal data: {t}", "[Please |]mark all personal data in this
         "Mark what is private here: {t}", "I need the personal data marked: {t}",
         "Mark the personal data here: {t}", "Please mark personal data: {t}", "Personal data in this text? Mark it: {t}", "What is personal data here? Mark it: {t}", "Mark the names and places: {t}", "Find personal data and tag it. {t}", "Please tag the personal data in this: {t}",
         "I want the personal data marked in: {t}", "I need the personal data tagged: {t}", "Text: {t} Mark the personal data.", "{t} Tag the personal data.", "{t}\nMark all personal data.", "Can you tag the personal data? {t}", "Could you mark private data in this? {t}",
-        "Which parts are private? Mark them: {t}", "Which words are personal data? Tag them: {t}", "Mark the private parts: {t}", "Tag private information: {t}"]
-MARK_TEXT = ["Call {n} at {p}.", "{n} lives in {c}.", "Write to {n} at {m}.", "{n} {s} met {n2} in {c}.", "My name is {n} and I live in {c}.", "Send the {x} to {m}.",
+        "Which parts are private? Mark them: {t}", "Which words are personal data? Tag them: {t}", "Mark the private parts: {t}", "Tag private information: {t}"], wd.MARK)
+MARK_TEXT = Wordings(["Call {n} at {p}.", "{n} lives in {c}.", "Write to {n} at {m}.", "{n} {s} met {n2} in {c}.", "My name is {n} and I live in {c}.", "Send the {x} to {m}.",
              "The phone number of {n} is {p}.", "{n} likes {f}.", "Please tell {n} that the {e} is on {d}.", "I saw {n} and {n2} in {c} on {d}.",
-             "Reach me at {m} or {p}.", "{n} {s} works as a {j}.", "The {e} in {c} was great.", "We like {f} and {x}.", "Dear {n}, the {x} are ready.",
+             "Reach me at {m} or {p}.", "{n} {s} works as {ja}.", "The {e} in {c} was great.", "We like {f} and {x}.", "Dear {n}, the {x} are ready.",
              "{n}'s new number is {p}, not {p2}.", "Ask {n} {s} about the {e} in {c}.", "On {d} we eat {f}.", "{n} from {c} wrote to {m}.", "The {j} called {n2} on {d}.",
-             "{n} moved from {c} to {c2}.", "Is {n} at home? Try {p}.", "The {x} are in the box.", "{n} sends {q} {x} to {n2} in {c}."]
+             "{n} moved from {c} to {c2}.", "Is {n} at home? Try {p}.", "The {x} are in the box.", "{n} sends {q} {x} to {n2} in {c}."], wd.MARK_TEXT)
 
 
 _TAGGED = dict(n="NAME", m="EMAIL", p="PHONE", c="CITY")
 
 
+_LINKS = "and the with from about then but or so near after before is was has my your for not very".split()
+_OPENERS = "The A My We Then Today Yesterday Please Now When And But They Here Our Some".split()
+
+
 def _loose_sentence(ctx, fields=True):
-    """A template of random words with a few fields between them."""
-    words = [ctx.pick(lx.WORDS) for _ in range(ctx.rng.randint(2, 7))]
+    """A template of random words with a few fields between them.  Names never stand side by side or behind a capitalised word."""
+    words = [ctx.pick(lx.WORDS if ctx.chance(0.75) else _LINKS) for _ in range(ctx.rng.randint(2, 8))]
     for _ in range(ctx.rng.choice([0, 1, 1, 2, 2, 3]) if fields else 0):
-        words.insert(ctx.rng.randint(0, len(words)), ctx.pick(["{n}", "{n} {s}", "in {c}", "{p}", "{m}", "{n}"]))
+        at = ctx.rng.randint(0, len(words))
+        if "{" in "".join(words[max(0, at - 1):at + 1]):
+            continue
+        words.insert(at, ctx.pick(["{n}", "{n} {s}", "in {c}", "{p}", "{m}", "{n}", "from {c}", "to {n}", "in the {r}", "on {d}", "in {q}"]))
+    if words[0][0] != "{" and ctx.chance(0.5):
+        words = [ctx.pick(_OPENERS)] + words
+    if len(words) > 1 and words[1][0] == "{":
+        words.insert(1, ctx.pick(lx.WORDS))
     text = " ".join(words)
     return (text[0].upper() + text[1:]) + ctx.pick([".", ".", "!", "?"])
 
 
-def mark(ctx):
-    kind = ctx.rng.random()
-    if kind < 0.5:
-        template = ctx.word(MARK_TEXT, fixed=True)
-    elif kind < 0.75:
-        template = _loose_sentence(ctx)
-    else:
-        f = ctx.pick(["{n} likes FOOD.", "{n} lives in {c}.", "The code of {n} is NUMBER.", "{n} is a JOB.", "I have NUMBER ITEMS.", "{n} has NUMBER ITEMS and {n} has NUMBER.", "{n} {s} wrote a book.", "Call {p}.", "Mail: {m}"])
-        template = f.replace("FOOD", ctx.pick(lx.FOODS)).replace("JOB", ctx.pick(lx.JOBS)).replace("ITEMS", ctx.pick(lx.ITEMS))
-        while "NUMBER" in template:
-            template = template.replace("NUMBER", str(ctx.rng.randint(2, 99)), 1)
-    if ctx.chance(0.2) and not ctx.test:
-        template = template + " " + (_loose_sentence(ctx) if ctx.chance(0.5) else ctx.word(MARK_TEXT, fixed=True))
-    free = dict(x=lx.ITEMS, f=lx.FOODS, e=lx.EVENTS, d=lx.DAYS, j=lx.JOBS, q=[str(i) for i in range(2, 40)])
+_FREE = dict(x=lx.ITEMS, f=lx.FOODS, e=lx.EVENTS, d=lx.DAYS, j=lx.JOBS, r=lx.ROOMS, q=[str(i) for i in range(2, 40)])
+
+
+def _fill(ctx, template):
+    """(text, text with the personal data marked, [(value, tag)])"""
     raw, marked, found = "", "", []
     for part in re.split(r"(\{n\d?\} \{s\}|\{\w+\})", template):
         tag, value = None, part
         if part[:1] == "{":
             key = part[1]
             tag = _TAGGED.get(key)
-            if part.endswith("{s}"):
+            if part == "{ja}":
+                value = _an(ctx.pick(lx.JOBS))
+            elif part.endswith("{s}"):
                 value = f"{ctx.name()} {ctx.surname()}"
             else:
-                value = ctx.pick(free[key]) if key in free else {"n": ctx.name, "s": ctx.surname, "c": ctx.city, "p": lambda: _phone(ctx), "m": lambda: _email(ctx, ctx.name())}[key]()
+                value = ctx.pick(_FREE[key]) if key in _FREE else {"n": ctx.name, "s": ctx.surname, "c": ctx.city, "p": lambda: _phone(ctx), "m": lambda: _email(ctx, ctx.name())}[key]()
         raw += value
         marked += f"<{tag}>{value}</{tag}>" if tag else value
         if tag:
-            found.append(f"{value} is {_an(tag.lower())}")
-    think = ", ".join(found) + "." if found else "There is no personal data."
+            found.append((value, tag))
+    return raw, marked, found
+
+
+def mark(ctx):
+    kind = ctx.rng.random()
+    if kind < 0.65:
+        template = ctx.word(MARK_TEXT, fixed=True)
+    elif kind < 0.85:
+        template = _loose_sentence(ctx)
+    else:
+        template = ctx.pick(["{n} likes {f}.", "{n} lives in {c}.", "The code of {n} is {q}.", "{n} is {ja}.", "I have {q} {x}.", "{n} has {q} {x} and {n} has {q}.", "{n} {s} wrote a book.", "Call {p}.", "Mail: {m}"])
+    if ctx.chance(0.2) and not ctx.test:
+        template = template + " " + (_loose_sentence(ctx) if ctx.chance(0.3) else ctx.word(MARK_TEXT, fixed=True))
+    raw, marked, found = _fill(ctx, template)
+    think = ", ".join(f"{value} is {_an(tag.lower())}" for value, tag in found) + "." if found else "There is no personal data."
     return qa(ctx.word(MARK, t=raw), marked, think[0].upper() + think[1:], ("exact", marked))
 
 
@@ -913,6 +853,7 @@ CHAT = [  # (ways to say it, answers)
       "Write a poem.", "Explain the theory of relativity.", "Write a business plan.", "Do my homework.", "Play a song for me.", "Book a flight for me.", "Write a novel." , "Write a poem about trains.", "Write a story about a dragon.", "Write an essay.", "Explain physics.", "Explain how a computer works.", "Explain relativity to me.", "Write code for me.", "Write a program.", "Translate a book for me.", "Translate my letter.", "Draw a horse.", "Paint a picture.", "Sing a song.", "Play music.", "Book a hotel.", "Write a book.", "Write a speech.", "Solve this equation."],
      ["I'm sorry, that is too hard for me. I am a very small model."]),
 ]
+CHAT = [(Wordings(ways, composed, 300), answers) for (ways, answers), composed in zip(CHAT, wd.CHAT)]
 CHAT_THINK = ["a greeting", "a question about how I am", "good news about the user", "thanks", "a goodbye", "a question about me", "a question about my skills", "a wish for a joke",
               "a sad remark", "a happy remark", "a remark about being tired", "a remark about food", "a remark about boredom", "a question about my feelings", "praise", "a correction",
               "a short remark", "a task that is too hard for me"]

@@ -18,6 +18,7 @@ import lexicon as lx  # noqa: E402
 import score  # noqa: E402
 import skills as sk  # noqa: E402
 import tool_skills as ts  # noqa: E402
+import wordings as wd  # noqa: E402
 
 
 def template_lists():
@@ -36,6 +37,71 @@ def test_wordings_are_split_into_disjoint_parts():
         assert held and len(train) > len(held), name
 
 
+def test_equal_wordings_fall_on_one_side():
+    assert wd.same("Please add {a} and {b} for me.") == wd.same("add {a} and {b}!") and wd.same("What's {a} + {b}?") == wd.same("what is {a} times {b}")
+    assert wd.same("Add {a} to {b}.") != wd.same("Add {b} to {a}.")
+    for name, templates in template_lists():
+        train, held = sk.split_wordings(templates)
+        assert not {wd.same(t) for t in train} & {wd.same(t) for t in held}, name
+        assert templates[0] in train, name
+
+
+def test_main_skills_hold_out_many_wordings():
+    for name in ("SUM", "DIFF", "PROD", "PROD_STORY", "CAPITAL", "COUNTRY", "COUNT", "REVERSE", "UPPER", "PLURAL", "SPELL", "EXTRACT", "MARK", "MARK_TEXT", "REPEAT"):
+        train, held = sk.split_wordings(getattr(sk, name))
+        assert len({wd.same(t) for t in held}) >= 40 and len({wd.same(t) for t in train}) >= 200, name
+    for name in ("WEATHER", "CALC", "TIME", "FILE", "SEARCH", "SEARCH_K"):
+        assert len({wd.same(t) for t in sk.split_wordings(getattr(ts, name))[1]}) >= 20, name
+    assert {"{a} + {b}", "What is {a} + {b}?"} <= set(sk.split_wordings(sk.SUM)[0])
+
+
+def test_training_uses_no_held_out_wording(monkeypatch):
+    used, jitter = set(), sk.Ctx.jitter
+    monkeypatch.setattr(sk.Ctx, "jitter", lambda ctx, template: used.add(template) or jitter(ctx, template))
+    held = {wd.same(t): name for name, templates in template_lists() if isinstance(templates, wd.Wordings) for t in wd.split_wordings(templates)[1]}
+    template, rng = data.load_template(), random.Random(11)
+    for _ in range(1500):
+        data.sample(rng, template)
+    assert len(used) > 2000
+    for t in used:
+        assert "{" not in t or wd.same(t) not in held, (t, held[wd.same(t)])
+
+
+def test_products_held_out_are_nowhere_in_training():
+    pairs = [(a, b) for b in range(2, 13) for a in range(1, b) if sk.is_held("prod", f"{a},{b}")]
+    assert len(pairs) == 10
+    patterns = [re.compile(rf"(?<!\d){a} [x*] {b}(?!\d)") for a, b in pairs]
+    ctx = sk.Ctx(random.Random(3), think=True)
+    for _ in range(20000):
+        item = sk.multiply(ctx)
+        for p in patterns:
+            assert not p.search(item["answer"]) and not p.search(item["think"]), item
+
+
+def test_system_rule_holds_in_every_turn():
+    turns = 0
+    for seed in range(400):
+        item = ts.system_rule(sk.Ctx(random.Random(seed)))
+        answers = [c for r, c in item["before"] if r == "assistant"] + [item["answer"]]
+        turns += len(answers) > 1
+        for a in map(sk.plain, answers):
+            if item["think"].endswith("The rule: upper case."):
+                assert a == a.upper()
+            if item["think"].endswith("The rule: JSON."):
+                assert list(json.loads(a)) == ["answer"]
+    assert turns > 100
+
+
+def test_numbers_in_words():
+    assert [sk.in_words(n) for n in (0, 7, 12, 20, 42, 99, 100, 105, 340)] == \
+        ["zero", "seven", "twelve", "twenty", "forty-two", "ninety-nine", "one hundred", "one hundred five", "three hundred forty"]
+
+
+def test_expansion_of_phrases():
+    assert wd.expand("[a|b] c[| d].") == ["a c.", "a c d.", "b c.", "b c d."]
+    assert wd.using(["^, please: @"], ["[go|run] on"]) == ["Go on, please: go on", "Run on, please: run on"]
+
+
 def test_items_are_split_by_hash():
     assert [sk.is_held("name", n) for n in ("Theo", "Isaac", "Ana", "Max")] == [True, True, True, False]
     for test in (False, True):
@@ -51,7 +117,7 @@ def test_items_are_split_by_hash():
 def test_training_never_shows_a_held_out_question():
     template, rng = data.load_template(), random.Random(5)
     seen = "\n".join(sk.plain(data.sample(rng, template)) for _ in range(1500))
-    for item in data.heldout(4, ["sum", "reverse", "json", "notes", "tool_call"]):
+    for item in data.heldout(4, ["sum", "product", "reverse", "json", "mark", "repeat", "notes", "tool_call"]):
         question = item["messages"][-1]["content"]
         if len(question) > 12:
             assert f"user\n{question}<|im_end|>" not in seen, question
@@ -76,6 +142,13 @@ def test_expected_answers_score_as_right():
             "</function>\n</tool_call>" for c in m.get("tool_calls", []))
         assert score.correct(m["reasoning_content"] + "\n</think>\n\n" + text + "<|im_end|>", item["check"], item["tools"]), item["id"]
         assert not score.correct("x", item["check"], item["tools"]), item["id"]
+
+
+def test_target_table():
+    rows = [("sum", "seen", "direct", True)] * 20 + [("sum", "seen", "think", i > 0) for i in range(20)] + [("sum", "unseen", m, i > 3) for m in ("direct", "think") for i in range(20)]
+    rows += [("reverse", w, m, m == "think") for w in ("seen", "unseen") for m in ("direct", "think")]
+    lines = score.target_table(rows).split("\n")
+    assert lines[2:] == ["| sums to 99 | 95 | 100.0 / 95.0 | 80.0 / 80.0 | met | **missed** (20.0 points) |", "| reversing | 80 thinking | 0.0 / 100.0 | 0.0 / 100.0 | met | met |"]
 
 
 def test_pieces_make_up_the_document():

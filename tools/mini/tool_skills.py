@@ -7,7 +7,9 @@ import json
 
 import lexicon as lx
 import skills as sk
+import wordings as wd
 from skills import ask, qa
+from wordings import Wordings
 
 
 def tool(name, description, params, required=None):
@@ -20,19 +22,27 @@ def kind(type_, description=None, **more):
     return {"type": type_, **({"description": description} if description else {}), **more}
 
 
+WEATHER = Wordings(["[What is|What's|How is] the weather in {c}?", "How is the weather in {c}[ today| now|]?", "Is it raining in {c}?", "What is the weather like in {c}?",
+                    "Weather in {c}?", "Tell me the weather in {c}.", "Do I need an umbrella in {c}?", "How warm is it in {c}?", "Is it cold in {c}[ today|]?",
+                    "Check the weather in {c}.", "What is the temperature in {c}?", "I am going to {c}. How is the weather there?", "Is it sunny in {c} right now?",
+                    "Give me a weather report for {c}.", "Can you look up the weather in {c}?", "How hot is it in {c}?", "What's it like outside in {c}?", "Will I freeze in {c}?", "Check if it is cold in {c}.", "Is it warm in {c}?", "Is it windy in {c}?", "Is it snowing in {c}?", "Tell me if it rains in {c}.", "Look up the weather in {c}.", "How is it outside in {c}?", "How cold is it in {c}?", "I fly to {c}. What is the weather like?", "What is the weather report for {c}?", "weather {c}", "Do I need a coat in {c}?", "What is the weather in the city of {c}?", "Temperature in {c}?"], wd.WEATHER, 400)
+
+
 def weather(ctx, city=None):
     city = city or ctx.city()
     p = ctx.pick(["city", "location", "place"])
     t = tool(ctx.pick(["get_weather", "weather", "current_weather"]), ctx.pick(["Current weather of a city", "Get the weather", "Weather report for a place"]),
              {p: kind("string", ctx.pick([None, "Name of the city"]))})
-    text = ctx.word(["[What is|What's|How is] the weather in {c}?", "How is the weather in {c}[ today| now|]?", "Is it raining in {c}?", "What is the weather like in {c}?",
-                     "Weather in {c}?", "Tell me the weather in {c}.", "Do I need an umbrella in {c}?", "How warm is it in {c}?", "Is it cold in {c}[ today|]?",
-                     "Check the weather in {c}.", "What is the temperature in {c}?", "I am going to {c}. How is the weather there?", "Is it sunny in {c} right now?",
-                     "Give me a weather report for {c}.", "Can you look up the weather in {c}?", "How hot is it in {c}?", "What's it like outside in {c}?", "Will I freeze in {c}?", "Check if it is cold in {c}.", "Is it warm in {c}?", "Is it windy in {c}?", "Is it snowing in {c}?", "Tell me if it rains in {c}.", "Look up the weather in {c}.", "How is it outside in {c}?", "How cold is it in {c}?", "I fly to {c}. What is the weather like?", "What is the weather report for {c}?", "weather {c}", "Do I need a coat in {c}?", "What is the weather in the city of {c}?", "Temperature in {c}?"], c=city)
+    text = ctx.word(WEATHER, c=city)
     degrees, state = ctx.rng.randint(-15, 40), ctx.pick(lx.CONDITIONS)
     result = ctx.pick([json.dumps({p: city, "temperature": degrees, "condition": state}), json.dumps({"temp_c": degrees, "sky": state}), f"{degrees} degrees, {state}",
                        f"{city}: {state}, {degrees} C"])
     return text, t, {p: city}, result, f"It is {degrees} degrees and {state} in {city}.", [str(degrees), state]
+
+
+CALC = Wordings(["[What is|What's] {a} {o} {b}?", "[Calculate|Compute|Work out] {a} {o} {b}.", "{a} {o} {b}", "How much is {a} {o} {b}?", "[What is|What's] {a} {v} {b}?",
+                 "Please compute {a} {v} {b}.", "Use the calculator for {a} {o} {b}.", "Can you calculate {a} {o} {b}?", "I need the result of {a} {o} {b}.", "How much is {a} {v} {b}?",
+                 "Solve {a} {o} {b}.", "Tell me what {a} {v} {b} is.", "What does {a} {o} {b} equal?", "Find {a} {o} {b} with the tool.", "Find the result of {a} {o} {b}.", "Use the tool for {a} {o} {b}.", "Use a tool: {a} {o} {b}", "With the calculator: {a} {o} {b}", "What is {a} {o} {b}? Use the tool.", "{a} {v} {b}", "Give me {a} {v} {b}.", "Calculate {a} {v} {b} for me.", "Please work out {a} {o} {b}.", "What is the result of {a} {v} {b}?", "Tell me {a} {o} {b}.", "{a} {o} {b} is"], wd.CALC, 400)
 
 
 def calculator(ctx):
@@ -40,14 +50,20 @@ def calculator(ctx):
     t = tool(ctx.pick(["calculate", "calculator", "compute"]), ctx.pick(["Evaluate an arithmetic expression", "A calculator", "Compute a formula"]), {p: kind("string")})
     a, b = ctx.rng.randint(1, ctx.pick([99, 999, 9999])), ctx.rng.randint(1, ctx.pick([99, 999]))
     op = ctx.pick("+-*")
+    if not ctx.test:  # pairs that are held out of the arithmetic skills are not shown here either
+        while sk.is_held(dict(zip("+-*", ["sum", "diff", "prod"]))[op], f"{min(a, b)},{max(a, b)}"):
+            a, b = a + 1, b + ctx.rng.randint(0, 9)
     word = {"+": "plus", "-": "minus", "*": "times"}[op]
-    text = ctx.word(["[What is|What's] {a} {o} {b}?", "[Calculate|Compute|Work out] {a} {o} {b}.", "{a} {o} {b}", "How much is {a} {o} {b}?", "[What is|What's] {a} {w} {b}?",
-                     "Please compute {a} {w} {b}.", "Use the calculator for {a} {o} {b}.", "Can you calculate {a} {o} {b}?", "I need the result of {a} {o} {b}.", "How much is {a} {w} {b}?",
-                     "Solve {a} {o} {b}.", "Tell me what {a} {w} {b} is.", "What does {a} {o} {b} equal?", "Find {a} {o} {b} with the tool.", "Find the result of {a} {o} {b}.", "Use the tool for {a} {o} {b}.", "Use a tool: {a} {o} {b}", "With the calculator: {a} {o} {b}", "What is {a} {o} {b}? Use the tool.", "{a} {w} {b}", "Give me {a} {w} {b}.", "Calculate {a} {w} {b} for me.", "Please work out {a} {o} {b}.", "What is the result of {a} {w} {b}?", "Tell me {a} {o} {b}.", "{a} {o} {b} is"], a=a, b=b, o=op, w=word)
+    text = ctx.word(CALC, a=a, b=b, o=op, v=word)
     value = a + b if op == "+" else a - b if op == "-" else a * b
     expression = f"{a} {op} {b}"
     result = ctx.pick([str(value), json.dumps({"result": value}), f"{expression} = {value}"])
     return text, t, {p: expression}, result, f"{expression} = {value}.", [str(value)]
+
+
+TIME = Wordings(["What time is it in {c}?", "What's the time in {c}?", "Tell me the time in {c}.", "How late is it in {c}?", "What is the local time in {c}?", "Time in {c}?",
+                 "I want to call someone in {c}. What time is it there?", "Do you know the time in {c}?", "What does the clock say in {c}?", "Please get the time for {c}.",
+                 "Which time is it now in {c}?", "Is it late in {c}? Check the time.", "Check the time in {c}.", "Is it late in {c}?", "Is it early in {c}? Look at the clock.", "Look up the time in {c}.", "Tell me what time it is in {c}.", "time in {c}", "What time do they have in {c}?", "What is the current time in {c}?", "Please check the clock in {c}.", "My friend is in {c}. What time is it there?"], wd.TIME, 400)
 
 
 def clock(ctx, city=None):
@@ -59,13 +75,16 @@ def clock(ctx, city=None):
         return text, tool(name, about, {}), {}, ctx.pick([h, json.dumps({"time": h})]), f"It is {h}.", [h]
     city = city or ctx.city()
     p = ctx.pick(["city", "place", "location"])
-    text = ctx.word(["What time is it in {c}?", "What's the time in {c}?", "Tell me the time in {c}.", "How late is it in {c}?", "What is the local time in {c}?", "Time in {c}?",
-                     "I want to call someone in {c}. What time is it there?", "Do you know the time in {c}?", "What does the clock say in {c}?", "Please get the time for {c}.",
-                     "Which time is it now in {c}?", "Is it late in {c}? Check the time.", "Check the time in {c}.", "Is it late in {c}?", "Is it early in {c}? Look at the clock.", "Look up the time in {c}.", "Tell me what time it is in {c}.", "time in {c}", "What time do they have in {c}?", "What is the current time in {c}?", "Please check the clock in {c}.", "My friend is in {c}. What time is it there?"], c=city)
+    text = ctx.word(TIME, c=city)
     return text, tool(name, about + " in a city", {p: kind("string")}), {p: city}, ctx.pick([h, json.dumps({"time": h}), f"{city} {h}"]), f"It is {h} in {city}.", [h]
 
 
 FILE_STEMS = "notes todo report letter recipe config log plan diary shopping budget readme names draft".split()
+
+
+FILE = Wordings(["What is in {f}?", "Read {f}.", "What does {f} say?", "Show me the file {f}.", "Open {f}[ please|].", "Tell me what {f} says.", "Please read the file {f}.",
+                 "What is written in {f}?", "Read the file {f} for me.", "Look into {f}.", "Can you open {f} and tell me what it says?", "I want to know what is in {f}.",
+                 "What are the contents of {f}?", "Check {f}.", "Check what is in {f}.", "Tell me what is in {f}.", "Show me {f}.", "Please open {f}.", "What text is in {f}?", "Read out {f}.", "Can you read {f}?", "The file {f}: what does it say?", "What does the file {f} contain?", "Get me the text of {f}."], wd.FILE, 400)
 
 
 def read_file(ctx, n_lines=None):
@@ -76,9 +95,7 @@ def read_file(ctx, n_lines=None):
     if n_lines is None and ctx.chance(0.5):
         line = ctx.pick([f"The {ctx.pick(lx.EVENTS)} is on {ctx.pick(lx.DAYS)}.", f"Buy {ctx.rng.randint(2, 40)} {ctx.pick(lx.ITEMS)}.", f"{ctx.name()} likes {ctx.pick(lx.FOODS)}.",
                          f"Call {ctx.name()} on {ctx.pick(lx.DAYS)}.", f"{ctx.name()} lives in {ctx.city()}.", " ".join(ctx.pick(lx.WORDS) for _ in range(ctx.rng.randint(2, 6))) + "."])
-        text = ctx.word(["What is in {f}?", "Read {f}.", "What does {f} say?", "Show me the file {f}.", "Open {f}[ please|].", "Tell me what {f} says.", "Please read the file {f}.",
-                         "What is written in {f}?", "Read the file {f} for me.", "Look into {f}.", "Can you open {f} and tell me what it says?", "I want to know what is in {f}.",
-                         "What are the contents of {f}?", "Check {f}.", "Check what is in {f}.", "Tell me what is in {f}.", "Show me {f}.", "Please open {f}.", "What text is in {f}?", "Read out {f}.", "Can you read {f}?", "The file {f}: what does it say?", "What does the file {f} contain?", "Get me the text of {f}."], f=path)
+        text = ctx.word(FILE, f=path)
         return text, t, {p: path}, line, f"The file says: {line}", [line.rstrip(".")]
     names, rows = [], []
     for _ in range(n_lines or ctx.rng.randint(2, 5)):
@@ -95,6 +112,15 @@ def read_file(ctx, n_lines=None):
     return text, t, {p: path}, content, f"The number of {n} is {v}.", [str(v)]
 
 
+SEARCH_K = Wordings(["Find {k} results about {x}.", "Search for {x} and show {k} results.", "Give me {k} pages about {x}.", "Search the web for {x}, {k} results.", "Look for {x}, at most {k} results.",
+                     "I want {k} links about {x}.", "Show {k} results for {x}.", "Get {k} hits for {x}.", "Search {x} and give me {k} results.", "I want {k} results about {x}.", "Find {k} pages about {x}.", "Please search for {x}, {k} results.", "Look up {x}, {k} results.", "{k} results for {x}, please.", "Show me {k} pages about {x}."], wd.SEARCH_K, 400)
+
+
+SEARCH = Wordings(["Search for {x}.", "Search the web for {x}.", "Look up {x}[ online|].", "Find something about {x}.", "What does the web say about {x}?", "Find pages about {x}.",
+                   "Please search {x}.", "Google {x}.", "Can you look up {x}?", "I want to read about {x}. Search the web.", "Search online for {x}.", "Do a web search for {x}.",
+                   "Find information on {x}.", "What can you find about {x}?", "Find information about {x}.", "What can you find on {x}?", "Please look up {x}.", "Search: {x}", "Search for pages about {x}.", "Look for {x} on the web.", "Use the web search for {x}.", "Find something on {x} online.", "What is on the web about {x}?", "Can you search for {x}?", "I want to know more about {x}. Search for it."], wd.SEARCH, 400)
+
+
 def web_search(ctx):
     p, q = ctx.pick(["query", "q", "text"]), ctx.pick(["max_results", "limit", "count"])
     t = tool(ctx.pick(["web_search", "search", "search_web"]), ctx.pick(["Search the web", "Web search", "Find pages on the web"]), {p: kind("string"), q: kind("integer")}, [p])
@@ -102,13 +128,10 @@ def web_search(ctx):
     arguments = {p: topic}
     if ctx.chance(0.35):
         k = ctx.rng.randint(1, 12)
-        text = ctx.word(["Find {k} results about {x}.", "Search for {x} and show {k} results.", "Give me {k} pages about {x}.", "Search the web for {x}, {k} results.", "Look for {x}, at most {k} results.",
-                         "I want {k} links about {x}.", "Show {k} results for {x}.", "Get {k} hits for {x}.", "Search {x} and give me {k} results.", "I want {k} results about {x}.", "Find {k} pages about {x}.", "Please search for {x}, {k} results.", "Look up {x}, {k} results.", "{k} results for {x}, please.", "Show me {k} pages about {x}."], x=topic, k=k)
+        text = ctx.word(SEARCH_K, x=topic, k=k)
         arguments[q] = k
     else:
-        text = ctx.word(["Search for {x}.", "Search the web for {x}.", "Look up {x}[ online|].", "Find something about {x}.", "What does the web say about {x}?", "Find pages about {x}.",
-                         "Please search {x}.", "Google {x}.", "Can you look up {x}?", "I want to read about {x}. Search the web.", "Search online for {x}.", "Do a web search for {x}.",
-                         "Find information on {x}.", "What can you find about {x}?", "Find information about {x}.", "What can you find on {x}?", "Please look up {x}.", "Search: {x}", "Search for pages about {x}.", "Look for {x} on the web.", "Use the web search for {x}.", "Find something on {x} online.", "What is on the web about {x}?", "Can you search for {x}?", "I want to know more about {x}. Search for it."], x=topic)
+        text = ctx.word(SEARCH, x=topic)
     fact = ctx.pick([f"{topic} opened in {ctx.rng.randint(1800, 2026)}.", f"{topic} is popular in {ctx.city()}.", f"{ctx.name()} {ctx.surname()} writes about {topic}.",
                      f"There are {ctx.rng.randint(2, 999)} pages about {topic}.", f"The best place for {topic} is {ctx.city()}."])
     fact = fact[0].upper() + fact[1:]
@@ -320,62 +343,72 @@ WORD_RULES = {
     "topic": ["Only answer questions about {t}. To others say: I can only talk about {t}.", "You only talk about {t}. Otherwise say: I can only talk about {t}.", "Refuse everything that is not about {t} with: I can only talk about {t}.",
               "Your only topic is {t}. For anything else say: I can only talk about {t}.", "Stay on the topic of {t}. If asked something else, say: I can only talk about {t}.", "If a question is not about {t}, answer: I can only talk about {t}.", "Answer only about {t}. To all else say: I can only talk about {t}.", "Only talk about {t}. To anything else say: I can only talk about {t}.", "You answer questions about {t} only. Otherwise say: I can only talk about {t}.", "Talk about {t} only. For other things say: I can only talk about {t}.", "Your topic is {t}. To other questions say: I can only talk about {t}.", "If the question is not about {t}, say: I can only talk about {t}.", "Questions about {t} only. To others answer: I can only talk about {t}.", "Refuse other topics than {t} with: I can only talk about {t}."],
 }
+WORD_RULES = {rule: Wordings(ways, wd.SYSTEM[rule], 400) for rule, ways in WORD_RULES.items()}
 TOPIC_SKILLS = {"sums": (sk.add, sk.subtract), "capitals": (sk.capital,), "opposites": (sk.opposite,), "colors": (sk.color,), "spelling": (sk.spell,), "plurals": (sk.plural,)}
-PLAIN_SYSTEM = ["You are a helpful assistant.", "You are a friendly assistant.", "Be polite.", "You are Lily, a small assistant.", "Answer the user's questions.", "You help people.", "Be helpful and honest.", "You are an assistant.",
-                "You are a helpful, honest assistant.", "Please help the user.", "You answer questions.", "Be a good assistant."]
+PLAIN_SYSTEM = Wordings(["You are a helpful assistant.", "You are a friendly assistant.", "Be polite.", "You are Lily, a small assistant.", "Answer the user's questions.", "You help people.", "Be helpful and honest.", "You are an assistant.",
+                         "You are a helpful, honest assistant.", "Please help the user.", "You answer questions.", "Be a good assistant."], wd.PLAIN_SYSTEM)
 BASE = [sk.add, sk.subtract, sk.multiply, sk.capital, sk.opposite, sk.color, sk.calendar, sk.plural, sk.nature, sk.element]
 
 
-def system_rule(ctx):
-    rule = ctx.pick(sorted(WORD_RULES))
-    base = ctx.pick(BASE)(ctx)
+WHO = ["Who are you?", "What is your name?", "What's your name?", "Tell me your name.", "How are you called?", "Do you have a name?", "Introduce yourself.", "What should I call you?", "Who am I talking to?", "Say your name.",
+       "What are you called?", "May I know your name?", "What do people call you?", "Please tell me who you are.", "What name do you have?", "Who is this?", "Who is speaking?", "Say who you are.", "And who are you?"]
+MARKERS = ["Over.", "Thank you.", "Captain!", "Dear friend,", "Arr!", "Sir,", "Well,", "Good luck!", "Amen.", "That is all.", "My dear,", "Listen:", "Okay,", "Madam,"]
+
+
+TALK = [sk.chat, sk.spell, sk.upper, sk.reverse_word]
+
+
+def _with_rule(ctx, rule, x, more=()):
+    """A question whose answer keeps the rule; x: the marker, name or topic of it.  more: further skills to ask."""
+    base = ctx.pick(BASE + list(more))(ctx)
+    while rule in ("short", "json") and not base["short"]:
+        base = ctx.pick(BASE)(ctx)
     if rule in ("end", "begin"):
-        x = ctx.pick(["Over.", "Thank you.", "Captain!", "Dear friend,", "Arr!", "Sir,", "Well,", "Good luck!", "Amen.", "That is all.", "My dear,", "Listen:", "Okay,", "Madam,"]) if ctx.chance(0.5) \
-            else sk.made_up(ctx.rng, 1, 3).capitalize() + ctx.pick(["!", ".", ","])
-        system = ctx.word(WORD_RULES[rule], fixed=True, x=ctx.pick(["'{}'", "{}", "\"{}\"", "the words {}"]).format(x))
         base["answer"] = f"{base['answer']} {x}" if rule == "end" else f"{x} {base['answer']}"
         base["think"] += f" The rule: {rule} with {x}"
     elif rule == "upper":
-        system = ctx.word(WORD_RULES[rule])
         base["answer"] = sk.letters(sk.plain(base["answer"]).upper())
         base["think"] += " The rule: upper case."
     elif rule == "short":
-        while not base["short"]:
-            base = ctx.pick(BASE)(ctx)
-        system = ctx.word(WORD_RULES[rule])
         base["answer"] = base["short"]
         base["think"] += " The rule: only the answer."
     elif rule == "json":
-        while not base["short"]:
-            base = ctx.pick(BASE)(ctx)
-        system = ctx.word(WORD_RULES[rule])
         value = sk.plain(base["short"])
-        value = int(value) if value.lstrip("-").isdigit() else value
-        base["answer"] = json.dumps({"answer": value})
+        value = int(value) if value.lstrip("-").isdigit() else base["short"]
+        base["answer"] = json.dumps({"answer": value}, ensure_ascii=False)
         base["think"] += " The rule: JSON."
     elif rule == "name":
-        n = ctx.name()
-        system = ctx.word(WORD_RULES[rule], n=n)
         if ctx.chance(0.7):
-            base = qa(ctx.word(["Who are you?", "What is your name?", "What's your name?", "Tell me your name.", "How are you called?", "Do you have a name?", "Introduce yourself.", "What should I call you?", "Who am I talking to?", "Say your name."]),
-                      f"My name is {n}.", f"The system prompt says that I am {n}.", None)
+            base = qa(ctx.word(WHO), f"My name is {x}.", f"The system prompt says that I am {x}.", None)
     elif rule == "user":
-        n = ctx.name()
-        system = ctx.word(WORD_RULES[rule], n=n)
-        base["answer"] = f"{n}, {base['answer']}"
-        base["think"] += f" The rule: say the name {n}."
+        base["answer"] = f"{x}, {base['answer']}"
+        base["think"] += f" The rule: say the name {x}."
+    elif ctx.chance(0.5):
+        base = ctx.pick(TOPIC_SKILLS[x])(ctx)
+        base["think"] += f" This is about {x}."
     else:
-        topic = ctx.pick(sorted(TOPIC_SKILLS))
-        system = ctx.word(WORD_RULES["topic"], t=topic)
-        if ctx.chance(0.5):
-            base = ctx.pick(TOPIC_SKILLS[topic])(ctx)
-            base["think"] += f" This is about {topic}."
-        else:
-            other = ctx.pick([k for k in sorted(TOPIC_SKILLS) if k != topic])
-            base = ctx.pick(TOPIC_SKILLS[other])(ctx)
-            base["answer"], base["think"] = f"I can only talk about {topic}.", f"This is not about {topic}."
+        base = ctx.pick(TOPIC_SKILLS[ctx.pick([k for k in sorted(TOPIC_SKILLS) if k != x])])(ctx)
+        base["answer"], base["think"] = f"I can only talk about {x}.", f"This is not about {x}."
+    return base
+
+
+def system_rule(ctx):
+    """A rule in the system prompt; it holds for every answer of the conversation."""
+    rule = ctx.pick(sorted(WORD_RULES))
+    if rule in ("end", "begin"):
+        x = ctx.pick(MARKERS) if ctx.chance(0.5) else sk.made_up(ctx.rng, 1, 3).capitalize() + ctx.pick(["!", ".", ","])
+        system = ctx.word(WORD_RULES[rule], fixed=True, x=ctx.pick(["'{}'", "{}", "\"{}\"", "the words {}"]).format(x))
+    else:
+        x = ctx.name() if rule in ("name", "user") else ctx.pick(sorted(TOPIC_SKILLS)) if rule == "topic" else None
+        system = ctx.word(WORD_RULES[rule], n=x, t=x)
+    before = []
+    if ctx.chance(0.45) and not ctx.test:
+        for _ in range(ctx.rng.choice([1, 1, 2, 2, 3, 4])):
+            turn = _with_rule(ctx, rule, x, TALK)
+            before += [("user", turn["user"]), ("assistant", turn["answer"])]
+    base = _with_rule(ctx, rule, x, () if ctx.test else TALK)
     base["check"] = ("exact", sk.plain(base["answer"]))
-    base["system"] = system
+    base["system"], base["before"] = system, before
     return base
 
 

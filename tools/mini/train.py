@@ -4,7 +4,8 @@
 
   train.py --shards DIR --work DIR --steps N [--seconds S] [--out DIR]
 
-A call stops after --seconds and saves WORK/state.pt; the next call with the same --work goes on there.  The last third of the steps
+A call stops after --seconds, or when it is told to end, and saves WORK/state.pt, which it also does every two minutes; the next
+call with the same --work goes on there.  The last third of the steps
 computes with fake-quantised weights.  --out receives the 4-bit model each time a call ends.  One step is one CUDA graph: forward,
 backward and both optimisers (Muon on the matrices, Adam on embedding, routers, gates and vectors).
 """
@@ -12,6 +13,7 @@ import argparse
 import json
 import math
 import shutil
+import signal
 import time
 from pathlib import Path
 
@@ -31,6 +33,7 @@ ADAM_LR, ADAM_B1, ADAM_B2 = 3e-3, 0.9, 0.98
 GAIN_PULL = 0.3         # pulls norm gains towards 1, as a decoupled decay times the Adam rate
 WARMUP, FINAL_LR = 200, 0.02
 QAT_SHARE = 1 / 3
+SAVE_EVERY = 120         # seconds
 
 
 def orthogonal(x, steps=5):
@@ -222,6 +225,12 @@ def profile(trainer):
     print(p.key_averages().table(sort_by="cuda_time_total", row_limit=28, max_name_column_width=70))
 
 
+def save_state(opt, saved):
+    temporary = saved.with_suffix(".part")
+    torch.save([t.cpu() for t in opt.state()], temporary)
+    temporary.rename(saved)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--shards", required=True)
@@ -252,8 +261,10 @@ def main():
     shards = Shards(args.shards, device)
     quant_from = int(args.steps * (1 - QAT_SHARE))
     print(f"{sum(f.numel() for f in weights.flat)} parameters, step {step} of {args.steps}, {device}, {time.time() - began:.1f} s", flush=True)
-    mark, mark_step = time.time(), step
-    while step < args.steps and time.time() - began < args.seconds:
+    told = []
+    signal.signal(signal.SIGTERM, lambda *_: told.append(True))
+    mark, mark_step, kept = time.time(), step, time.time()
+    while step < args.steps and time.time() - began < args.seconds and not told:
         trainer.step(*shards.batch(step, ROWS), step >= quant_from)
         step += 1
         if step - mark_step == 100 or step == args.steps or step in (1, 10, quant_from, quant_from + 1):
@@ -265,11 +276,12 @@ def main():
             mark, mark_step = now, step
             if not s[0] == s[0]:
                 raise SystemExit("loss is NaN")
+            if now - kept > SAVE_EVERY:
+                save_state(opt, saved)
+                kept = time.time()
     if args.profile and trainer.graphs:
         profile(trainer)
-    temporary = args.work / "state.part"
-    torch.save([t.cpu() for t in opt.state()], temporary)
-    temporary.rename(saved)
+    save_state(opt, saved)
     by_name = weights.views([f.detach() for f in weights.flat])
     if args.out:
         args.out.mkdir(parents=True, exist_ok=True)
