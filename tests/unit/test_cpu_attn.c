@@ -83,7 +83,7 @@ static void decode_case(const AttnKernels *t, Random *r, int32_t heads, int32_t 
     int32_t per = 2 * KV_KEYS, n_parts = div_up_i32(n, per);
     for (int32_t i = 0; i < n_parts; i++)
         t->decode(part + (size_t)i * np, q, heads, (const void *const *)c.blocks + i * 2,
-                  min_i32(per, n - i * per), scratch);
+                  min_i32(per, n - i * per), i + 1 < n_parts ? c.blocks[i * 2 + 2] : NULL, scratch);
     for (int32_t h = 0; h < heads; h++) {
         double want[D];
         judge(&c, q + h * D, 0, n, want);

@@ -77,7 +77,7 @@ static MatmulFn entry(const MatmulKernels *t, int bits, int phase) {
 
 /* m rows x [m][k] through one entry, all buffers guarded. */
 static void run(const MatmulKernels *t, const Case *c, MatmulFn fn, const float *x, int32_t m,
-                float *out) {
+                const uint8_t *next, float *out) {
     size_t bytes = t->row_bytes(c->n_groups), width = (size_t)c->n_strips * STRIP_ROWS;
     assert_int_equal(bytes % 64, 0);
     const void *rows[MATMUL_ROWS];
@@ -91,7 +91,7 @@ static void run(const MatmulKernels *t, const Case *c, MatmulFn fn, const float 
         rows[i] = row;
         y[i] = guard_f32(width);
     }
-    fn(y, c->tiles, c->n_groups, c->n_strips, rows, m);
+    fn(y, c->tiles, c->n_groups, c->n_strips, rows, m, next);
     for (int32_t i = 0; i < m; i++) {
         memcpy(out + (size_t)i * width, y[i], width * sizeof(float));
         guard_free_f32(y[i], width);
@@ -103,7 +103,7 @@ static void check(const Case *c, const MatmulKernels *t, int phase, const float 
     size_t width = (size_t)c->n_strips * STRIP_ROWS;
     float *all = malloc(sizeof *all * width * (size_t)m), *one = malloc(sizeof *one * width);
     MatmulFn fn = entry(t, c->bits, phase);
-    run(t, c, fn, x, m, all);
+    run(t, c, fn, x, m, NULL, all);
     for (int32_t i = 0; i < m; i++) {
         const float *row = x + i * c->k, *y = all + (size_t)i * width;
         for (int32_t n = 0; n < c->n; n++) {
@@ -116,7 +116,7 @@ static void check(const Case *c, const MatmulKernels *t, int phase, const float 
         }
         for (size_t n = (size_t)c->n; n < width; n++)
             assert_true(y[n] == 0.0f); // rows that fill up the strip
-        run(t, c, fn, row, 1, one);
+        run(t, c, fn, row, 1, c->tiles, one);
         assert_memory_equal(one, y, width * sizeof *one); // no neighbour changes a bit
     }
     free(all);
@@ -225,7 +225,7 @@ static void nan_and_infinity_are_not_hidden(void **state) {
                     random_fill(&r, x, 192, 1.0f);
                     x[random_u64(&r) % 192] = bad[a];
                     const MatmulKernels *k = &t.tables[i].matmul;
-                    run(k, &c, entry(k, bits, phase), x, 1, y);
+                    run(k, &c, entry(k, bits, phase), x, 1, NULL, y);
                     for (int n = 0; n < 17; n++)
                         assert_false(isfinite(y[n]));
                     case_close(&c);

@@ -66,7 +66,8 @@ static void step_case(const RecurKernels *t, Random *r, Kind kind) {
     for (int i = 0; i < C; i++) {
         judge_step(want, want_o, x.q + i * W, x.k + i * W, x.v + i * W, (double)x.g[i],
                    (double)x.beta[i]);
-        t->step(s, o, x.q + i * W, x.k + i * W, x.v + i * W, expf(x.g[i]), x.beta[i]);
+        t->step(s, o, x.q + i * W, x.k + i * W, x.v + i * W, expf(x.g[i]), x.beta[i],
+                i % 2 ? s : NULL);
         for (int j = 0; j < W; j++)
             ASSERT_NEAR(o[j], want_o[j], BOUND, "%s step, kind %d: token %d, %d", t->column, kind,
                         i, j);

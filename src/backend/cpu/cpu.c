@@ -14,7 +14,10 @@
 #include <math.h>
 #include <string.h>
 
-enum { MAX_ROWS = 1 << 20 }; // of a step: row times width stays far inside 64 bits
+enum {
+    MAX_ROWS = 1 << 20, // of a step: row times width stays far inside 64 bits
+    MORE_LOADERS = 6,   // reads in flight that keep a disk busy
+};
 
 /* ---- sizes ---- */
 
@@ -221,6 +224,16 @@ static Status cpu_map(Cpu *b, const Weights *w, Err *err) {
     return STATUS_OK;
 }
 
+/* Packs on threads of its own, more than there are CPUs: some wait for the disk, others pack. */
+static Status cpu_load(Cpu *b, const Weights *w, const Progress *progress, Err *err) {
+    Pool *loaders;
+    int n = min_i32(pool_n_members(b->pool) + MORE_LOADERS, LIMIT_THREADS);
+    TRY(pool_open(&loaders, n, err));
+    Status status = cpu_pack_model(&b->model, w, loaders, progress, err);
+    pool_close(loaders);
+    return status;
+}
+
 static Status cpu_open(void **self, const Weights *w, const BackendPlan *plan,
                        const Progress *progress, const Log *log, Err *err) {
     UNUSED(log);
@@ -231,7 +244,7 @@ static Status cpu_open(void **self, const Weights *w, const BackendPlan *plan,
     TRY_GOTO(status, cpu_measure(b, w, plan, err));
     TRY_GOTO(status, pool_open(&b->pool, plan->n_threads, err));
     TRY_GOTO(status, cpu_map(b, w, err));
-    TRY_GOTO(status, cpu_pack_model(&b->model, w, b->pool, progress, err));
+    TRY_GOTO(status, cpu_load(b, w, progress, err));
     int n = pool_n_members(b->pool);
     snprintf(b->text, sizeof b->text, "cpu: %d thread%s, matmul %s, attn %s, recur %s, elem %s%s",
              n, n == 1 ? "" : "s", b->k.matmul.column, b->k.attn.column, b->k.recur.column,
@@ -347,6 +360,27 @@ static void cpu_counters(const void *self, BackendCounters *out) {
     out->n_expert_reads = ((const Cpu *)self)->n_expert_reads;
 }
 
+static void cpu_profile_set(void *self, bool is_on) {
+    ((Cpu *)self)->profile = (CpuProfile){.is_on = is_on};
+}
+
+static int cpu_profile(const void *self, BackendStage *out, int max) {
+    const CpuProfile *p = &((const Cpu *)self)->profile;
+    int n = 0;
+    for (int phase = 0; phase < 2; phase++)
+        for (int id = 0; id < STAGE_N; id++) {
+            if (p->n_runs[phase][id] == 0)
+                continue;
+            if (n < max)
+                out[n] = (BackendStage){.phase = (BatchPhase)phase,
+                                        .id = (BackendStageId)id,
+                                        .seconds = (double)p->ns[phase][id] * 1e-9,
+                                        .n_runs = p->n_runs[phase][id]};
+            n++;
+        }
+    return n;
+}
+
 const BackendTable backend_cpu_table = {
     .kind = BACKEND_CPU,
     .is_available = cpu_is_available,
@@ -366,4 +400,6 @@ const BackendTable backend_cpu_table = {
     .block_host_bytes = cpu_block_host_bytes,
     .slot_peek = cpu_slot_peek,
     .counters = cpu_counters,
+    .profile_set = cpu_profile_set,
+    .profile = cpu_profile,
 };

@@ -10,6 +10,7 @@
 #include "backend/backend_table.h"
 #include "backend/cpu/cpu_pack.h"
 #include "base/checked.h"
+#include "base/clock.h"
 
 enum {
     ATTN_MAX_PARTS = 64,      // most parts that one decoded row's context is cut into
@@ -95,6 +96,14 @@ typedef struct CpuShared {
     float *sample_logits; // [max_seqs][V]
 } CpuShared;
 
+/* Wall time of stages, taken by member 0 behind the barrier that ends each. */
+typedef struct CpuProfile {
+    bool is_on;
+    int64_t mark_ns;        // end of the stage before
+    int64_t ns[2][STAGE_N]; // by BatchPhase
+    uint64_t n_runs[2][STAGE_N];
+} CpuProfile;
+
 typedef struct Cpu {
     ModelConfig c;
     BackendPlan plan; // mask cleared
@@ -124,7 +133,18 @@ typedef struct Cpu {
     uint64_t n_submitted, n_waited; // steps
     int32_t *last_ids;              // [max_seqs] sampled by the step submitted last
     uint64_t n_expert_reads;        // distinct (layer, expert) of a step, over all steps
+    CpuProfile profile;
 } Cpu;
+
+/* Ends a stage: what passed since the last one ended was its own. Member 0 alone. */
+static inline void cpu_stage_end(Cpu *b, BatchPhase phase, BackendStageId stage) {
+    if (!b->profile.is_on)
+        return;
+    int64_t now = clock_now_ns();
+    b->profile.ns[phase][stage] += now - b->profile.mark_ns;
+    b->profile.n_runs[phase][stage]++;
+    b->profile.mark_ns = now;
+}
 
 /* Units [first, end) of a list. */
 typedef struct Span {
@@ -145,10 +165,25 @@ typedef struct RowsOut {
     const int32_t *index;
 } RowsOut;
 
-/* y rows, columns 16 * first.. of the strips of one expert's matrix; y.base is column 0 of strip
- * strips.first. */
-void cpu_mul(const Cpu *b, CpuMember *me, BatchPhase phase, const PackedMatrix *w, int32_t expert,
-             Span strips, RowsOut y, RowsIn x, int32_t m);
+/* m rows by some strips of one expert's matrix. */
+typedef struct Product {
+    BatchPhase phase;
+    const PackedMatrix *w;
+    int32_t expert;
+    Span strips;
+    RowsOut y; // base: where column 0 of strip strips.first goes
+    RowsIn x;
+    int32_t m;
+    const uint8_t *next; // weights that this member will want afterwards (MatmulFn); NULL: unknown
+} Product;
+void cpu_mul(const Cpu *b, CpuMember *me, const Product *p);
+
+/* How many strips stay in L2 while blocks of rows pass over them. */
+int32_t cpu_chunk_strips(const PackedMatrix *w);
+/* Where a strip of an expert lies. */
+static inline const uint8_t *cpu_strip(const PackedMatrix *w, int32_t expert, int32_t strip) {
+    return w->tiles + (size_t)expert * w->expert_bytes + (size_t)strip * w->strip_bytes;
+}
 
 /* The share of member of n in n_units units of unit_bytes that lie at `at` in a list of total
  * bytes, cut evenly by bytes; the shares of all members are a partition. */
@@ -173,14 +208,20 @@ int32_t cpu_stage_router(const CpuLayer *l, StagePart parts[STAGE_PARTS]);
 
 size_t cpu_gdn_scratch_floats(const Cpu *b);
 
-/* One key head and its value heads for m following rows of one sequence: convolution, delta rule,
- * gated norm; updates the slot.
- *
- * proj  [m][proj_width] first row's projections
- * out   first row's prepared inner row, rows inner_bytes apart
- * seq   decode: token by token (m is 1); prefill: in chunks of 64, snapshots taken between them */
-void cpu_gdn_head(const Cpu *b, CpuMember *me, const BatchSeq *seq, const CpuLayer *l,
-                  int32_t key_head, const float *proj, uint8_t *out, int32_t m);
+/* One key head and its value heads for m following rows of one sequence. */
+typedef struct GdnJob {
+    const BatchSeq *seq; // decode: token by token (m is 1); prefill: in chunks of 64, snapshots
+                         // taken between them
+    const CpuLayer *l;
+    int32_t key_head, m;
+    const float *proj; // [m][proj_width] first row's projections
+    uint8_t *out;      // first row's prepared inner row, rows inner_bytes apart
+    const float *next; // decode: the state that this member reads afterwards; NULL: unknown
+} GdnJob;
+/* Convolution, delta rule, gated norm; updates the slot. */
+void cpu_gdn_head(const Cpu *b, CpuMember *me, const GdnJob *job);
+/* States of a key head's value heads. */
+float *cpu_gdn_state(const Cpu *b, const CpuLayer *l, int32_t slot, int32_t key_head);
 
 /* ---- cpu_attn.c: attention between its projections ---- */
 
@@ -206,12 +247,20 @@ size_t cpu_moe_list_ints(const ModelConfig *c, int32_t rows);
 void cpu_moe_choose(const Cpu *b, const float *logits, int32_t *ids, float *weights);
 /* Sorts the slots of n_rows rows by expert into memory of cpu_moe_list_ints. */
 ExpertLists cpu_moe_sort(const Cpu *b, const int32_t *topk, int32_t n_rows, int32_t *memory);
-/* Inner values [64 unit, + 64) of one expert for all slots that chose it, or of the shared expert
- * for rows [row, row + m): gate, up, SwiGLU, preparation into act or shared_act. */
-void cpu_moe_inner(const Cpu *b, CpuMember *me, BatchPhase phase, const CpuLayer *l,
-                   const ExpertLists *lists, int32_t expert, int32_t unit, const uint8_t *in);
-void cpu_moe_inner_shared(const Cpu *b, CpuMember *me, BatchPhase phase, const CpuLayer *l,
-                          int32_t unit, const uint8_t *in, int32_t row, int32_t m);
+/* Inner values [64 unit, + 64) of an expert: gate, up, SwiGLU, preparation. */
+typedef struct InnerJob {
+    BatchPhase phase;
+    const CpuLayer *l;
+    int32_t expert, unit;
+    const uint8_t *in;   // prepared rows
+    const uint8_t *next; // as in Product
+} InnerJob;
+/* The weights that a job reads first. */
+const uint8_t *cpu_moe_inner_first(const CpuLayer *l, int32_t expert, int32_t unit);
+/* For all slots that chose the expert, into act. */
+void cpu_moe_inner(const Cpu *b, CpuMember *me, const InnerJob *job, const ExpertLists *lists);
+/* Of the shared expert (job->expert does not count) for rows [row, row + m), into shared_act. */
+void cpu_moe_inner_shared(const Cpu *b, CpuMember *me, const InnerJob *job, int32_t row, int32_t m);
 /* to[0..n) of row `row` = sum of its experts' outputs in selection order, the shared one last;
  * out rows of ld f32 in the lists' order, shared likewise by row. */
 void cpu_moe_combine(const Cpu *b, float *to, const ExpertLists *lists, const float *out,

@@ -67,15 +67,18 @@ void cpu_attn_decode(const Cpu *b, CpuMember *me, const CpuLayer *l, int32_t row
     int32_t n_blocks = r->pos / KV_BLOCK + 1, per = cpu_attn_part_blocks(r->pos);
     int32_t first = part * per, n = min_i32(per, n_blocks - first);
     int32_t n_keys = min_i32(n * KV_BLOCK, r->pos + 1 - first * KV_BLOCK);
-    if (first + n == n_blocks) // no other part reads the new key
+    bool is_last = first + n == n_blocks;
+    if (is_last) // no other part reads the new key
         append_row(b, l, pass, row, kv_head);
     const float *proj = b->s.proj + (size_t)row * (size_t)b->proj_width;
     for (int32_t h = 0; h < heads; h++)
         rotate_query(b, l, me->attn_q + h * ATTN_HEAD, row_query(proj, kv_head * heads + h),
                      pass->cos_sin + (size_t)row * ROPE_DIMS);
-    list_blocks(b, me, l, r, kv_head, first, n);
+    // Mostly this member goes on with the part behind this one.
+    list_blocks(b, me, l, r, kv_head, first, n + !is_last);
     float *out = me->attn_o; // [heads][ATTN_PART]
-    b->k.attn.decode(out, me->attn_q, heads, me->blocks, n_keys, me->attn);
+    b->k.attn.decode(out, me->attn_q, heads, me->blocks, n_keys, is_last ? NULL : me->blocks[n],
+                     me->attn);
     for (int32_t h = 0; h < heads; h++)
         memcpy(row_part(b, row, kv_head * heads + h, part), out + (ptrdiff_t)h * ATTN_PART,
                ATTN_PART * sizeof(float));

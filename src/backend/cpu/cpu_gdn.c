@@ -62,6 +62,14 @@ typedef struct Head {
     ptrdiff_t ld;
 } Head;
 
+static int32_t value_heads(const Cpu *b) { // of one key head
+    return b->c.n_gdn_value_heads / b->c.n_gdn_key_heads;
+}
+
+float *cpu_gdn_state(const Cpu *b, const CpuLayer *l, int32_t slot, int32_t key_head) {
+    return cpu_state(b, l, slot) + (size_t)(key_head * value_heads(b)) * STATE_ELEMENTS;
+}
+
 static Channels head_channels(const Cpu *b, const Head *h, ptrdiff_t channel) {
     return (Channels){.proj = h->proj + channel,
                       .ld = h->ld,
@@ -84,16 +92,19 @@ static void head_gates(const Head *h, Chunk *work, int32_t hv, int32_t t0, int32
     }
 }
 
-/* One value head of one chunk, from the key head's q and k. */
-static void head_value(const Cpu *b, const Head *h, Chunk *work, BatchPhase phase, int32_t hv,
-                       int32_t t0, int32_t m, uint8_t *out) {
+/* Value head number `i` of the job's key head for rows [t0, t0 + m), from the key head's q and k.
+ */
+static void head_value(const Cpu *b, const Head *h, Chunk *work, const GdnJob *job, int32_t i,
+                       int32_t t0, int32_t m) {
+    int32_t hv = job->key_head * value_heads(b) + i;
     const RecurKernels *r = &b->k.recur;
     Channels v = head_channels(b, h, 2 * config_gdn_key_dim(&b->c) + hv * W);
     channels_conv(b, work, work->v, &v, t0, m);
     head_gates(h, work, hv, t0, m);
     float *state = cpu_state(b, h->l, h->slot) + (size_t)hv * STATE_ELEMENTS;
-    if (phase == PHASE_DECODE)
-        r->step(state, work->o, work->q, work->k, work->v, expf(work->g[0]), work->beta[0]);
+    if (job->seq->phase == PHASE_DECODE)
+        r->step(state, work->o, work->q, work->k, work->v, expf(work->g[0]), work->beta[0],
+                i + 1 < value_heads(b) ? state + STATE_ELEMENTS : job->next);
     else
         r->chunk(state, work->o, work->q, work->k, work->v, work->g, work->beta, work->kk, work->qk,
                  m, work->kernel);
@@ -101,13 +112,13 @@ static void head_value(const Cpu *b, const Head *h, Chunk *work, BatchPhase phas
     r->gate(work->o, work->o, h->l->plain[SLOT_GDN_NORM], z, h->ld, (float)b->c.rms_eps, m);
     int32_t n_groups = h->l->m[SLOT_GDN_OUT].n_groups;
     for (int32_t t = 0; t < m; t++)
-        b->k.matmul.prepare(out + (size_t)(t0 + t) * b->inner_bytes, n_groups,
+        b->k.matmul.prepare(job->out + (size_t)(t0 + t) * b->inner_bytes, n_groups,
                             hv * W / GROUP_INPUTS, W / GROUP_INPUTS, work->o + t * W);
 }
 
 /* Leaves the windows of a key head's channels as they are behind m rows in h->slot. */
 static void head_keep(const Cpu *b, const Head *h, int32_t key_head, int32_t m) {
-    int32_t share = b->c.n_gdn_value_heads / b->c.n_gdn_key_heads;
+    int32_t share = value_heads(b);
     int32_t kd = config_gdn_key_dim(&b->c);
     Channels q = head_channels(b, h, key_head * W), k = head_channels(b, h, kd + key_head * W);
     channels_keep(&q, m);
@@ -120,7 +131,7 @@ static void head_keep(const Cpu *b, const Head *h, int32_t key_head, int32_t m) 
 
 /* Copies a key head's part of the state, as it is behind m rows, to the snapshot's slot. */
 static void head_snap(const Cpu *b, const Head *h, int32_t to, int32_t key_head, int32_t m) {
-    int32_t share = b->c.n_gdn_value_heads / b->c.n_gdn_key_heads;
+    int32_t share = value_heads(b);
     size_t first = (size_t)(key_head * share) * STATE_ELEMENTS;
     memcpy(cpu_state(b, h->l, to) + first, cpu_state(b, h->l, h->slot) + first,
            (size_t)share * STATE_ELEMENTS * sizeof(float));
@@ -129,26 +140,25 @@ static void head_snap(const Cpu *b, const Head *h, int32_t to, int32_t key_head,
     head_keep(b, &copy, key_head, m); // m >= 64: reads nothing of the slot's old window
 }
 
-void cpu_gdn_head(const Cpu *b, CpuMember *me, const BatchSeq *seq, const CpuLayer *l,
-                  int32_t key_head, const float *proj, uint8_t *out, int32_t m) {
+void cpu_gdn_head(const Cpu *b, CpuMember *me, const GdnJob *job) {
     Chunk *work = (Chunk *)me->gdn;
-    BatchPhase phase = seq->phase;
-    Head h = {l, seq->slot, proj, b->proj_width};
-    int32_t share = b->c.n_gdn_value_heads / b->c.n_gdn_key_heads, n_taken = 0;
-    Channels q = head_channels(b, &h, key_head * W);
-    Channels k = head_channels(b, &h, config_gdn_key_dim(&b->c) + key_head * W);
-    for (int32_t t0 = 0; t0 < m; t0 += C) {
-        int32_t n = min_i32(C, m - t0);
+    const BatchSeq *seq = job->seq;
+    Head h = {job->l, seq->slot, job->proj, b->proj_width};
+    int32_t n_taken = 0;
+    Channels q = head_channels(b, &h, job->key_head * W);
+    Channels k = head_channels(b, &h, config_gdn_key_dim(&b->c) + job->key_head * W);
+    for (int32_t t0 = 0; t0 < job->m; t0 += C) {
+        int32_t n = min_i32(C, job->m - t0);
         channels_conv(b, work, work->q, &q, t0, n);
         channels_conv(b, work, work->k, &k, t0, n);
         b->k.recur.unit(work->q, 0.088388347648318447f, n); // 128^-0.5
         b->k.recur.unit(work->k, 1.0f, n);
-        if (phase == PHASE_PREFILL)
+        if (seq->phase == PHASE_PREFILL)
             b->k.recur.gram(work->kk, work->qk, work->q, work->k, n, work->kernel);
-        for (int32_t i = 0; i < share; i++)
-            head_value(b, &h, work, phase, key_head * share + i, t0, n, out);
+        for (int32_t i = 0; i < value_heads(b); i++)
+            head_value(b, &h, work, job, i, t0, n);
         if (n_taken < seq->n_snaps && seq->pos0 + t0 + n == seq->snaps[n_taken].pos)
-            head_snap(b, &h, seq->snaps[n_taken++].slot, key_head, t0 + n);
+            head_snap(b, &h, seq->snaps[n_taken++].slot, job->key_head, t0 + n);
     }
-    head_keep(b, &h, key_head, m);
+    head_keep(b, &h, job->key_head, job->m);
 }

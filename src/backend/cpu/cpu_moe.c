@@ -73,38 +73,53 @@ static void finish_inner(const Cpu *b, CpuMember *me, uint8_t *act, size_t act_b
     }
 }
 
-void cpu_moe_inner(const Cpu *b, CpuMember *me, BatchPhase phase, const CpuLayer *l,
-                   const ExpertLists *lists, int32_t expert, int32_t unit, const uint8_t *in) {
-    enum { STRIPS = EXPERT_UNIT / STRIP_ROWS };
-    Span strips = {unit * STRIPS, unit * STRIPS + STRIPS};
-    int32_t rows[MATMUL_ROWS];
-    for (int32_t at = lists->first[expert]; at < lists->first[expert + 1]; at += MATMUL_ROWS) {
-        int32_t m = min_i32(MATMUL_ROWS, lists->first[expert + 1] - at);
+enum { UNIT_STRIPS = EXPERT_UNIT / STRIP_ROWS };
+
+const uint8_t *cpu_moe_inner_first(const CpuLayer *l, int32_t expert, int32_t unit) {
+    return cpu_strip(&l->m[SLOT_EXPERT_GATE], expert, unit * UNIT_STRIPS);
+}
+
+/* gate and up of one unit for m rows (at most MATMUL_ROWS) into this member's gate and up. */
+static void gate_up(const Cpu *b, CpuMember *me, const InnerJob *job, const PackedMatrix *gate,
+                    const PackedMatrix *up, int32_t expert, RowsIn x, int32_t m) {
+    Product p = {.phase = job->phase,
+                 .w = gate,
+                 .expert = expert,
+                 .strips = {job->unit * UNIT_STRIPS, job->unit * UNIT_STRIPS + UNIT_STRIPS},
+                 .y = {me->gate, EXPERT_UNIT, NULL},
+                 .x = x,
+                 .m = m,
+                 .next = cpu_strip(up, expert, job->unit * UNIT_STRIPS)};
+    cpu_mul(b, me, &p);
+    p.w = up;
+    p.y.base = me->up;
+    p.next = job->next;
+    cpu_mul(b, me, &p);
+}
+
+void cpu_moe_inner(const Cpu *b, CpuMember *me, const InnerJob *job, const ExpertLists *lists) {
+    const PackedMatrix *w = job->l->m;
+    int32_t rows[MATMUL_ROWS], end = lists->first[job->expert + 1];
+    for (int32_t at = lists->first[job->expert]; at < end; at += MATMUL_ROWS) {
+        int32_t m = min_i32(MATMUL_ROWS, end - at);
         for (int32_t i = 0; i < m; i++)
             rows[i] = lists->order[at + i] / b->c.top_k;
-        RowsIn x = {in, b->in_bytes, rows};
-        cpu_mul(b, me, phase, &l->m[SLOT_EXPERT_GATE], expert, strips,
-                (RowsOut){me->gate, EXPERT_UNIT, NULL}, x, m);
-        cpu_mul(b, me, phase, &l->m[SLOT_EXPERT_UP], expert, strips,
-                (RowsOut){me->up, EXPERT_UNIT, NULL}, x, m);
+        gate_up(b, me, job, &w[SLOT_EXPERT_GATE], &w[SLOT_EXPERT_UP], job->expert,
+                (RowsIn){job->in, b->in_bytes, rows}, m);
         finish_inner(b, me, b->s.act + (size_t)at * b->act_bytes, b->act_bytes,
-                     l->m[SLOT_EXPERT_DOWN].n_groups, unit, m);
+                     w[SLOT_EXPERT_DOWN].n_groups, job->unit, m);
     }
 }
 
-void cpu_moe_inner_shared(const Cpu *b, CpuMember *me, BatchPhase phase, const CpuLayer *l,
-                          int32_t unit, const uint8_t *in, int32_t row, int32_t m) {
-    enum { STRIPS = EXPERT_UNIT / STRIP_ROWS };
-    Span strips = {unit * STRIPS, unit * STRIPS + STRIPS};
+void cpu_moe_inner_shared(const Cpu *b, CpuMember *me, const InnerJob *job, int32_t row,
+                          int32_t m) {
+    const PackedMatrix *w = job->l->m;
     for (int32_t at = row; at < row + m; at += MATMUL_ROWS) {
         int32_t n = min_i32(MATMUL_ROWS, row + m - at);
-        RowsIn x = {in + (size_t)at * b->in_bytes, b->in_bytes, NULL};
-        cpu_mul(b, me, phase, &l->m[SLOT_SHARED_GATE], 0, strips,
-                (RowsOut){me->gate, EXPERT_UNIT, NULL}, x, n);
-        cpu_mul(b, me, phase, &l->m[SLOT_SHARED_UP], 0, strips,
-                (RowsOut){me->up, EXPERT_UNIT, NULL}, x, n);
+        gate_up(b, me, job, &w[SLOT_SHARED_GATE], &w[SLOT_SHARED_UP], 0,
+                (RowsIn){job->in + (size_t)at * b->in_bytes, b->in_bytes, NULL}, n);
         finish_inner(b, me, b->s.shared_act + (size_t)at * b->shared_act_bytes, b->shared_act_bytes,
-                     l->m[SLOT_SHARED_DOWN].n_groups, unit, n);
+                     w[SLOT_SHARED_DOWN].n_groups, job->unit, n);
     }
 }
 

@@ -11,24 +11,29 @@ static MatmulFn mul_kernel(const MatmulKernels *k, BatchPhase phase, int32_t bit
     return bits == 4 ? k->prefill_q4 : k->prefill_q8;
 }
 
-void cpu_mul(const Cpu *b, CpuMember *me, BatchPhase phase, const PackedMatrix *w, int32_t expert,
-             Span strips, RowsOut y, RowsIn x, int32_t m) {
-    MatmulFn fn = mul_kernel(&b->k.matmul, phase, w->bits);
-    const uint8_t *tiles = w->tiles + (size_t)expert * w->expert_bytes;
-    int32_t step = strips.end - strips.first;
-    if (m > MATMUL_ROWS) // the strips are passed over more than once: few enough to stay in L2
-        step = max_i32(1, (int32_t)(WEIGHT_CHUNK / w->strip_bytes));
-    for (int32_t s = strips.first; s < strips.end; s += step) {
-        int32_t n = min_i32(step, strips.end - s);
-        for (int32_t at = 0; at < m; at += MATMUL_ROWS) {
-            int32_t rows = min_i32(MATMUL_ROWS, m - at);
+int32_t cpu_chunk_strips(const PackedMatrix *w) {
+    return max_i32(2, (int32_t)(WEIGHT_CHUNK / w->strip_bytes) / 2 * 2); // kernels like pairs
+}
+
+void cpu_mul(const Cpu *b, CpuMember *me, const Product *p) {
+    const PackedMatrix *w = p->w;
+    MatmulFn fn = mul_kernel(&b->k.matmul, p->phase, w->bits);
+    int32_t step = p->strips.end - p->strips.first;
+    if (p->m > MATMUL_ROWS) // the strips are passed over more than once: few enough to stay in L2
+        step = cpu_chunk_strips(w);
+    for (int32_t s = p->strips.first; s < p->strips.end; s += step) {
+        int32_t n = min_i32(step, p->strips.end - s);
+        const uint8_t *next = s + n < p->strips.end ? cpu_strip(w, p->expert, s + n) : p->next;
+        for (int32_t at = 0; at < p->m; at += MATMUL_ROWS) {
+            int32_t rows = min_i32(MATMUL_ROWS, p->m - at);
             for (int32_t i = 0; i < rows; i++) {
-                size_t in = x.index ? (size_t)x.index[at + i] : (size_t)(at + i);
-                size_t out = y.index ? (size_t)y.index[at + i] : (size_t)(at + i);
-                me->px[i] = x.base + in * x.stride;
-                me->y[i] = y.base + out * y.stride + (size_t)(s - strips.first) * STRIP_ROWS;
+                size_t in = p->x.index ? (size_t)p->x.index[at + i] : (size_t)(at + i);
+                size_t out = p->y.index ? (size_t)p->y.index[at + i] : (size_t)(at + i);
+                me->px[i] = p->x.base + in * p->x.stride;
+                me->y[i] =
+                    p->y.base + out * p->y.stride + (size_t)(s - p->strips.first) * STRIP_ROWS;
             }
-            fn(me->y, tiles + (size_t)s * w->strip_bytes, w->n_groups, n, me->px, rows);
+            fn(me->y, cpu_strip(w, p->expert, s), w->n_groups, n, me->px, rows, next);
         }
     }
 }

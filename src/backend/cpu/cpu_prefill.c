@@ -77,25 +77,25 @@ static void run_norm(Layer *run, WeightSlot gain, const float *branch) {
     run_rows(run, norm_job);
 }
 
-/* Strips of one product job: what stays in L2 while all rows pass over it. */
-static int32_t part_strips(const PackedMatrix *w) {
-    return max_i32(1, (int32_t)(WEIGHT_CHUNK / w->strip_bytes));
-}
-
 static void product_job(void *ctx, int64_t job, int member) {
     Layer *run = ctx;
     for (int32_t p = 0; p < run->n_parts; p++) {
         const PackedMatrix *w = run->parts[p].w;
-        int32_t step = part_strips(w), n_jobs = div_up_i32(w->n_strips, step);
+        int32_t step = cpu_chunk_strips(w), n_jobs = div_up_i32(w->n_strips, step);
         if (job >= n_jobs) {
             job -= n_jobs;
             continue;
         }
         int32_t first = (int32_t)job * step;
-        cpu_mul(run->b, &run->b->members[member], PHASE_PREFILL, w, 0,
-                (Span){first, min_i32(first + step, w->n_strips)},
-                (RowsOut){run->y + run->parts[p].column + first * STRIP_ROWS, run->ldy, NULL},
-                (RowsIn){run->x, run->x_bytes, NULL}, run->pass->n_rows);
+        cpu_mul(run->b, &run->b->members[member],
+                &(Product){PHASE_PREFILL,
+                           w,
+                           0,
+                           {first, min_i32(first + step, w->n_strips)},
+                           {run->y + run->parts[p].column + first * STRIP_ROWS, run->ldy, NULL},
+                           {run->x, run->x_bytes, NULL},
+                           run->pass->n_rows,
+                           NULL});
         return;
     }
 }
@@ -108,7 +108,7 @@ static void run_products(Layer *run, float *y, size_t ldy, const uint8_t *x, siz
     run->x_bytes = x_bytes;
     int64_t n_jobs = 0;
     for (int32_t p = 0; p < run->n_parts; p++)
-        n_jobs += div_up_i32(run->parts[p].w->n_strips, part_strips(run->parts[p].w));
+        n_jobs += div_up_i32(run->parts[p].w->n_strips, cpu_chunk_strips(run->parts[p].w));
     pool_jobs(run->b->pool, n_jobs, product_job, run);
 }
 
@@ -122,10 +122,13 @@ static void gdn_job(void *ctx, int64_t job, int member) {
     Cpu *b = run->b;
     int32_t seq = (int32_t)(job / b->c.n_gdn_key_heads);
     Span rows = pass_rows(run->pass, seq);
-    cpu_gdn_head(b, &b->members[member], &b->batch->seqs[run->pass->seqs[seq]], run->l,
-                 (int32_t)(job % b->c.n_gdn_key_heads),
-                 b->s.proj + (size_t)rows.first * (size_t)b->proj_width,
-                 b->s.inner + (size_t)rows.first * b->inner_bytes, rows.end - rows.first);
+    cpu_gdn_head(b, &b->members[member],
+                 &(GdnJob){.seq = &b->batch->seqs[run->pass->seqs[seq]],
+                           .l = run->l,
+                           .key_head = (int32_t)(job % b->c.n_gdn_key_heads),
+                           .m = rows.end - rows.first,
+                           .proj = b->s.proj + (size_t)rows.first * (size_t)b->proj_width,
+                           .out = b->s.inner + (size_t)rows.first * b->inner_bytes});
 }
 
 static void append_job(void *ctx, int64_t job, int member) {
@@ -160,6 +163,7 @@ static void run_mixer(Layer *run) {
     Cpu *b = run->b;
     run->n_parts = cpu_stage_mixer(run->l, run->parts);
     run_products(run, b->s.proj, (size_t)b->proj_width, b->s.in, b->in_bytes);
+    cpu_stage_end(b, PHASE_PREFILL, run->l->is_attn ? STAGE_ATTN_IN : STAGE_GDN_IN);
     if (run->l->is_attn) {
         run_rows(run, append_job);
         int64_t n_tiles = 0;
@@ -171,9 +175,11 @@ static void run_mixer(Layer *run) {
     } else {
         pool_jobs(b->pool, (int64_t)run->pass->n_seqs * b->c.n_gdn_key_heads, gdn_job, run);
     }
+    cpu_stage_end(b, PHASE_PREFILL, run->l->is_attn ? STAGE_ATTN : STAGE_GDN);
     run->parts[0] = (StagePart){&run->l->m[run->l->is_attn ? SLOT_ATTN_O : SLOT_GDN_OUT], 0};
     run->n_parts = 1;
     run_products(run, b->s.branch, (size_t)b->c.hidden, b->s.inner, b->inner_bytes);
+    cpu_stage_end(b, PHASE_PREFILL, run->l->is_attn ? STAGE_ATTN_OUT : STAGE_GDN_OUT);
 }
 
 static void choose_job(void *ctx, int64_t job, int member) {
@@ -193,15 +199,17 @@ static void inner_job(void *ctx, int64_t job, int member) {
     Cpu *b = run->b;
     int32_t units = b->c.expert_inner / EXPERT_UNIT;
     int64_t n_jobs = (int64_t)run->lists.n_active * units;
+    InnerJob inner = {.phase = PHASE_PREFILL, .l = run->l, .in = b->s.in};
     if (job < n_jobs) {
-        cpu_moe_inner(b, &b->members[member], PHASE_PREFILL, run->l, &run->lists,
-                      run->lists.active[job / units], (int32_t)(job % units), b->s.in);
+        inner.expert = run->lists.active[job / units];
+        inner.unit = (int32_t)(job % units);
+        cpu_moe_inner(b, &b->members[member], &inner, &run->lists);
         return;
     }
     units = b->c.shared_inner / EXPERT_UNIT;
+    inner.unit = (int32_t)((job - n_jobs) % units);
     int32_t row = (int32_t)((job - n_jobs) / units) * MATMUL_ROWS;
-    cpu_moe_inner_shared(b, &b->members[member], PHASE_PREFILL, run->l,
-                         (int32_t)((job - n_jobs) % units), b->s.in, row,
+    cpu_moe_inner_shared(b, &b->members[member], &inner, row,
                          min_i32(MATMUL_ROWS, run->pass->n_rows - row));
 }
 
@@ -214,17 +222,32 @@ static void down_job(void *ctx, int64_t job, int member) {
     const ExpertLists *lists = &run->lists;
     int32_t n_rows = run->pass->n_rows;
     Span strips = {(int32_t)job * STRIPS, (int32_t)job * STRIPS + STRIPS};
+    const PackedMatrix *down = &run->l->m[SLOT_EXPERT_DOWN];
+    const PackedMatrix *shared_down = &run->l->m[SLOT_SHARED_DOWN];
     float *shared = me->down + (size_t)n_rows * (size_t)b->c.top_k * DOWN_COLUMNS;
     for (int32_t i = 0; i < lists->n_active; i++) {
         int32_t e = lists->active[i], at = lists->first[e];
-        cpu_mul(b, me, PHASE_PREFILL, &run->l->m[SLOT_EXPERT_DOWN], e, strips,
-                (RowsOut){me->down + (size_t)at * DOWN_COLUMNS, DOWN_COLUMNS, NULL},
-                (RowsIn){b->s.act + (size_t)at * b->act_bytes, b->act_bytes, NULL},
-                lists->first[e + 1] - at);
+        bool is_last = i + 1 == lists->n_active;
+        cpu_mul(b, me,
+                &(Product){PHASE_PREFILL,
+                           down,
+                           e,
+                           strips,
+                           {me->down + (size_t)at * DOWN_COLUMNS, DOWN_COLUMNS, NULL},
+                           {b->s.act + (size_t)at * b->act_bytes, b->act_bytes, NULL},
+                           lists->first[e + 1] - at,
+                           is_last ? cpu_strip(shared_down, 0, strips.first)
+                                   : cpu_strip(down, lists->active[i + 1], strips.first)});
     }
-    cpu_mul(b, me, PHASE_PREFILL, &run->l->m[SLOT_SHARED_DOWN], 0, strips,
-            (RowsOut){shared, DOWN_COLUMNS, NULL},
-            (RowsIn){b->s.shared_act, b->shared_act_bytes, NULL}, n_rows);
+    cpu_mul(b, me,
+            &(Product){PHASE_PREFILL,
+                       shared_down,
+                       0,
+                       strips,
+                       {shared, DOWN_COLUMNS, NULL},
+                       {b->s.shared_act, b->shared_act_bytes, NULL},
+                       n_rows,
+                       NULL});
     float sum[DOWN_COLUMNS];
     for (int32_t row = 0; row < n_rows; row++) {
         cpu_moe_combine(b, sum, lists, me->down, shared, DOWN_COLUMNS, b->s.topk_weight, row,
@@ -242,11 +265,14 @@ static void run_experts(Layer *run) {
     run_rows(run, choose_job);
     run->lists = cpu_moe_sort(b, b->s.topk, run->pass->n_rows, b->s.order);
     b->n_expert_reads += (uint64_t)run->lists.n_active;
+    cpu_stage_end(b, PHASE_PREFILL, STAGE_ROUTER);
     int64_t n_jobs =
         (int64_t)run->lists.n_active * (b->c.expert_inner / EXPERT_UNIT) +
         (int64_t)div_up_i32(run->pass->n_rows, MATMUL_ROWS) * (b->c.shared_inner / EXPERT_UNIT);
     pool_jobs(b->pool, n_jobs, inner_job, run);
+    cpu_stage_end(b, PHASE_PREFILL, STAGE_EXPERTS_UP);
     pool_jobs(b->pool, b->c.hidden / DOWN_COLUMNS, down_job, run);
+    cpu_stage_end(b, PHASE_PREFILL, STAGE_EXPERTS_DOWN);
 }
 
 void cpu_prefill_layers(Cpu *b, int32_t first, int32_t end) {
@@ -254,6 +280,7 @@ void cpu_prefill_layers(Cpu *b, int32_t first, int32_t end) {
     for (int32_t layer = first; layer < end; layer++) {
         if (layer < 0) {
             run_rows(&run, embed_job);
+            cpu_stage_end(b, PHASE_PREFILL, STAGE_EMBED);
             continue;
         }
         run.number = layer;

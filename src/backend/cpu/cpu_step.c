@@ -104,12 +104,12 @@ static void head_strips(HeadRun *run, CpuMember *me, Span span, int32_t at, int3
         me->y[i] = run->pass->logits[at + i] + (size_t)span.first * STRIP_ROWS;
     }
     if (span.first < whole_end)
-        fn(me->y, w->tiles + (size_t)span.first * w->strip_bytes, w->n_groups,
-           whole_end - span.first, me->px, m);
+        fn(me->y, cpu_strip(w, 0, span.first), w->n_groups, whole_end - span.first, me->px, m,
+           span.end > n_whole ? cpu_strip(w, 0, n_whole) : NULL);
     if (span.end > n_whole) {
         for (int32_t i = 0; i < m; i++)
             me->y[i] = me->tail + (size_t)i * STRIP_ROWS;
-        fn(me->y, w->tiles + (size_t)n_whole * w->strip_bytes, w->n_groups, 1, me->px, m);
+        fn(me->y, cpu_strip(w, 0, n_whole), w->n_groups, 1, me->px, m, NULL);
         for (int32_t i = 0; i < m; i++)
             memcpy(run->pass->logits[at + i] + (size_t)n_whole * STRIP_ROWS, me->y[i],
                    sizeof(float) * (size_t)(b->c.vocab % STRIP_ROWS));
@@ -122,8 +122,7 @@ static void head_member(void *ctx, int member, int n_members) {
     const PackedMatrix *w = &b->model.top.m[SLOT_HEAD];
     Span mine = cpu_share_even(w->n_strips, member, n_members);
     int32_t n = run->pass->n_wanted;
-    int32_t step = n > MATMUL_ROWS ? max_i32(1, (int32_t)(WEIGHT_CHUNK / w->strip_bytes))
-                                   : max_i32(1, mine.end - mine.first);
+    int32_t step = n > MATMUL_ROWS ? cpu_chunk_strips(w) : max_i32(1, mine.end - mine.first);
     for (int32_t s = mine.first; s < mine.end; s += step)
         for (int32_t at = 0; at < n; at += MATMUL_ROWS)
             head_strips(run, &b->members[member], (Span){s, min_i32(s + step, mine.end)}, at,
@@ -195,6 +194,8 @@ static void step_finish(Cpu *b, CpuDone *done) {
     for (int p = 0; p < 2; p++) {
         Pass *pass = &b->pass[p];
         pass_head(b, pass);
+        if (pass->n_wanted)
+            cpu_stage_end(b, pass->phase, STAGE_HEAD);
         for (int32_t i = 0; i < pass->n_seqs; i++)
             seq_judge(b, pass, pass->row0[i],
                       i + 1 < pass->n_seqs ? pass->row0[i + 1] : pass->n_rows,
@@ -202,6 +203,7 @@ static void step_finish(Cpu *b, CpuDone *done) {
     }
     SampleRun run = {b, done};
     pool_jobs(b->pool, b->batch->n_seqs, sample_job, &run);
+    cpu_stage_end(b, b->batch->seqs[0].phase, STAGE_SAMPLE);
     for (int32_t i = 0; i < b->batch->n_seqs; i++)
         b->last_ids[i] = done->results[i].sample.id;
 }
@@ -254,6 +256,7 @@ Status cpu_step_run(Cpu *b, const Batch *batch, CpuDone *done, Err *err) {
     if (batch->tap && !(wide = mem_alloc(size)))
         return err_memory(err, "tap", size);
     b->batch = batch;
+    b->profile.mark_ns = b->profile.is_on ? clock_now_ns() : 0;
     step_begin(b, done);
     if (wide) {
         for (int32_t layer = -1; layer < b->c.n_layers; layer++) {

@@ -49,9 +49,11 @@ static inline size_t tile_bytes(int32_t bits) { return bits == 4 ? TILE_BYTES_Q4
  * x         [m] prepared rows                                                (in)
  * y         [m] rows of 16 * n_strips f32                                    (out)
  * m         1..MATMUL_ROWS
+ * next      weights of the call that will follow, fetched meanwhile as far as it suits; only a
+ *           hint: never read, NULL allowed
  * Order: groups ascending in f32; inside a group the column's own, the same for every m. */
 typedef void (*MatmulFn)(float *const *y, const uint8_t *w, int32_t n_groups, int32_t n_strips,
-                         const void *const *x, int32_t m);
+                         const void *const *x, int32_t m, const uint8_t *next);
 
 /* Matrix products by packed weights, and the form of a row that they read. */
 typedef struct MatmulKernels {
@@ -88,9 +90,10 @@ typedef struct AttnKernels {
     /* Writes k [256] and v [256] as key number `key` (0..63) of a block. */
     void (*append)(void *block, int32_t key, const float *k, const float *v);
     /* Partial attention of one row: part [heads][ATTN_PART] from q [heads][256] over the first
-     * n_keys keys of blocks [div_up(n_keys, 64)]; o is not divided by the sum. */
+     * n_keys keys of blocks [div_up(n_keys, 64)]; o is not divided by the sum. next: the block
+     * that the call behind this one begins with, a hint as in MatmulFn. */
     void (*decode)(float *part, const float *q, int32_t heads, const void *const *blocks,
-                   int32_t n_keys, void *scratch);
+                   int32_t n_keys, const void *next, void *scratch);
     /* out [256] = the merged o of one head, divided; part entries lie `stride` f32 apart. */
     void (*merge)(float *out, const float *part, ptrdiff_t stride, int32_t n_parts);
     /* n_tokens <= ATTN_TOKENS following rows, the first at position pos0: out
@@ -107,9 +110,10 @@ typedef struct RecurKernels {
     void (*conv)(float *c, const float *in, const float *w, ptrdiff_t ldw, int32_t m);
     /* x[t] *= factor / sqrt(sum x[t]^2 + 1e-6) for m rows of 128. */
     void (*unit)(float *x, float factor, int32_t m);
-    /* One token: S = alpha S; d = beta (v - S^T k); S += k d^T; o = S^T q. */
+    /* One token: S = alpha S; d = beta (v - S^T k); S += k d^T; o = S^T q. next: the state of the
+     * call behind this one, a hint as in MatmulFn. */
     void (*step)(float *s, float *o, const float *q, const float *k, const float *v, float alpha,
-                 float beta);
+                 float beta, const float *next);
     /* kk[i][j] = k_i . k_j, qk[i][j] = q_i . k_j for j <= i < m; rows of 64; the rest undefined.
      * q, k [m][128]; scratch [chunk_scratch_bytes]. */
     void (*gram)(float *kk, float *qk, const float *q, const float *k, int32_t m, void *scratch);

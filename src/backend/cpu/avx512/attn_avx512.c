@@ -11,13 +11,14 @@
 #include "base/checked.h"
 
 #include <math.h>
+#include <stdbool.h>
 #include <string.h>
 
 enum {
     PAIRS = ATTN_HEAD / 2,
-    HEADS = 4,    // query heads that share the registers of one pass over a block
-    KEY_REGS = 4, // registers of 64 scores
-    COLUMNS = 64, // of o that stay in registers over a pass over the values
+    KEY_REGS = KV_KEYS / 16,
+    HEADS = 8,    // query heads that share the registers of one pass over a block
+    MAX_REGS = 4, // of sums of one head
 };
 
 /* Rows are (token, head). Sizes for `heads` heads a KV head and ATTN_TOKENS tokens. */
@@ -62,23 +63,42 @@ static void pack_queries(uint32_t *to, const float *q, size_t rows) {
     }
 }
 
-/* scores [heads][64] of all keys of a block; heads is a constant up to HEADS. */
+/* Rows of some heads of one token, and what they have summed. */
+typedef struct Rows {
+    const uint32_t *q; // [heads][PAIRS]
+    float *o;          // [heads], rows ldo apart
+    ptrdiff_t ldo;
+    float *max, *sum; // [heads], ldm apart
+    ptrdiff_t ldm;
+} Rows;
+
+/* scores [heads][64] of all keys of a block, `regs` registers of them at a time. Meanwhile the keys
+ * at `next` are fetched into L2: the block that follows lies anywhere. heads and regs are constants
+ * with heads * regs <= 16, half of the registers. */
 static inline __attribute__((always_inline)) void score_heads(float *scores, const uint32_t *q,
-                                                              const uint32_t *k, int heads) {
-    __m512 acc[HEADS][KEY_REGS];
-    for (int h = 0; h < heads; h++)
-        for (int r = 0; r < KEY_REGS; r++)
-            acc[h][r] = _mm512_setzero_ps();
-    for (int p = 0; p < PAIRS; p++, k += KV_KEYS)
-        for (int h = 0; h < heads; h++) {
-            __m512bh pair = (__m512bh)_mm512_set1_epi32((int32_t)q[h * PAIRS + p]);
-            for (int r = 0; r < KEY_REGS; r++)
-                acc[h][r] =
-                    _mm512_dpbf16_ps(acc[h][r], (__m512bh)_mm512_loadu_si512(k + 16 * r), pair);
+                                                              const uint32_t *k,
+                                                              const uint32_t *next, int heads,
+                                                              int regs) {
+    for (int key = 0; key < KV_KEYS; key += 16 * regs) {
+        __m512 acc[HEADS][MAX_REGS];
+        for (int h = 0; h < heads; h++)
+            for (int r = 0; r < regs; r++)
+                acc[h][r] = _mm512_setzero_ps();
+        for (int p = 0; p < PAIRS; p++) {
+            ptrdiff_t at = p * KV_KEYS + key;
+            for (int r = 0; r < regs; r++)
+                _mm_prefetch((const char *)(next + at + 16 * r), _MM_HINT_T1);
+            for (int h = 0; h < heads; h++) {
+                __m512bh pair = (__m512bh)_mm512_set1_epi32((int32_t)q[h * PAIRS + p]);
+                for (int r = 0; r < regs; r++)
+                    acc[h][r] = _mm512_dpbf16_ps(
+                        acc[h][r], (__m512bh)_mm512_loadu_si512(k + at + 16 * r), pair);
+            }
         }
-    for (int h = 0; h < heads; h++)
-        for (int r = 0; r < KEY_REGS; r++)
-            _mm512_storeu_ps(scores + h * KV_KEYS + 16 * r, acc[h][r]);
+        for (int h = 0; h < heads; h++)
+            for (int r = 0; r < regs; r++)
+                _mm512_storeu_ps(scores + h * KV_KEYS + key + 16 * r, acc[h][r]);
+    }
 }
 
 /* Turns the scores of n keys into weights below the new maximum; returns the factor for what was
@@ -105,69 +125,78 @@ static float soften(float *scores, int32_t n, float *max, float *sum) {
     return factor;
 }
 
-/* o = factor o + the first n weighted values, COLUMNS columns; heads is a constant up to HEADS. */
+/* o = factor o + the first n weighted values, `regs` registers of columns at a time; meanwhile the
+ * values at `next` are fetched. */
 static inline __attribute__((always_inline)) void
-weigh_heads(float *o, ptrdiff_t ldo, const float *factor, const float *weights, const uint32_t *v,
-            int32_t n, int heads) {
-    enum { REGS = COLUMNS / 16 };
-    __m512 acc[HEADS][REGS];
-    for (int h = 0; h < heads; h++)
-        for (int r = 0; r < REGS; r++)
-            acc[h][r] =
-                _mm512_mul_ps(_mm512_set1_ps(factor[h]), _mm512_loadu_ps(o + h * ldo + 16 * r));
-    for (int32_t key = 0; key < n; key++, v += PAIRS) {
-        __m512 value[REGS];
-        for (int r = 0; r < REGS; r += 2) {
-            __m512i pairs = _mm512_loadu_si512(v + 8 * r);
-            value[r] = bf16_low_ps(pairs);
-            value[r + 1] = bf16_high_ps(pairs);
+weigh_heads(const Rows *rows, const float *factor, const float *weights, const uint32_t *v,
+            const uint32_t *next, int32_t n, int heads, int regs) {
+    for (int column = 0; column < ATTN_HEAD; column += 16 * regs) {
+        float *o = rows->o + column;
+        __m512 acc[HEADS][MAX_REGS];
+        for (int h = 0; h < heads; h++)
+            for (int r = 0; r < regs; r++)
+                acc[h][r] = _mm512_mul_ps(_mm512_set1_ps(factor[h]),
+                                          _mm512_loadu_ps(o + h * rows->ldo + 16 * r));
+        for (int32_t key = 0; key < n; key++) {
+            ptrdiff_t at = (ptrdiff_t)key * PAIRS + column / 2;
+            __m512 value[MAX_REGS];
+            for (int r = 0; r < regs; r += 2) {
+                __m512i pairs = _mm512_loadu_si512(v + at + 8 * r);
+                _mm_prefetch((const char *)(next + at + 8 * r), _MM_HINT_T1);
+                value[r] = bf16_low_ps(pairs);
+                value[r + 1] = bf16_high_ps(pairs);
+            }
+            for (int h = 0; h < heads; h++) {
+                __m512 weight = _mm512_set1_ps(weights[h * KV_KEYS + key]);
+                for (int r = 0; r < regs; r++)
+                    acc[h][r] = _mm512_fmadd_ps(weight, value[r], acc[h][r]);
+            }
         }
-        for (int h = 0; h < heads; h++) {
-            __m512 weight = _mm512_set1_ps(weights[h * KV_KEYS + key]);
-            for (int r = 0; r < REGS; r++)
-                acc[h][r] = _mm512_fmadd_ps(weight, value[r], acc[h][r]);
-        }
+        for (int h = 0; h < heads; h++)
+            for (int r = 0; r < regs; r++)
+                _mm512_storeu_ps(o + h * rows->ldo + 16 * r, acc[h][r]);
     }
-    for (int h = 0; h < heads; h++)
-        for (int r = 0; r < REGS; r++)
-            _mm512_storeu_ps(o + h * ldo + 16 * r, acc[h][r]);
 }
 
-/* Adds the first n keys of a block to `heads` (a constant up to HEADS) rows: o rows ldo apart, max
- * and sum ldm. */
-static inline __attribute__((always_inline)) void add_heads(float *scores, float *o, ptrdiff_t ldo,
-                                                            float *max, float *sum, ptrdiff_t ldm,
-                                                            const uint32_t *q, const void *block,
-                                                            int32_t n, int heads) {
-    const uint32_t *k = block, *v = k + KV_ELEMENTS / 2;
+/* Adds the first n keys of a block to `heads` rows and moves on to the rows behind them. */
+static inline __attribute__((always_inline)) void add_heads(float *scores, Rows *rows,
+                                                            const uint32_t *block,
+                                                            const uint32_t *next, int32_t n,
+                                                            int heads, int regs) {
+    enum { V = KV_ELEMENTS / 2 };
     float factor[HEADS];
-    score_heads(scores, q, k, heads);
+    score_heads(scores, rows->q, block, next, heads, regs);
     for (int h = 0; h < heads; h++)
-        factor[h] = soften(scores + h * KV_KEYS, n, max + h * ldm, sum + h * ldm);
-    for (int c = 0; c < ATTN_HEAD; c += COLUMNS)
-        weigh_heads(o + c, ldo, factor, scores, v + c / 2, n, heads);
+        factor[h] =
+            soften(scores + h * KV_KEYS, n, rows->max + h * rows->ldm, rows->sum + h * rows->ldm);
+    weigh_heads(rows, factor, scores, block + V, next + V, n, heads, regs);
+    rows->q += heads * PAIRS;
+    rows->o += heads * rows->ldo;
+    rows->max += heads * rows->ldm;
+    rows->sum += heads * rows->ldm;
 }
 
-static void add_block(float *scores, float *o, ptrdiff_t ldo, float *max, float *sum, ptrdiff_t ldm,
-                      const uint32_t *q, int32_t heads, const void *block, int32_t n) {
-    while (heads >= HEADS) {
-        add_heads(scores, o, ldo, max, sum, ldm, q, block, n, HEADS);
-        heads -= HEADS;
-        o += HEADS * ldo;
-        max += HEADS * ldm;
-        sum += HEADS * ldm;
-        q += HEADS * PAIRS;
+/* The same for any number of heads: the more share a pass, the less often the block is read from
+ * L2. next: the block that will follow, or block itself. */
+static void add_block(float *scores, Rows rows, int32_t heads, const uint32_t *block,
+                      const uint32_t *next, int32_t n) {
+    for (; heads >= 8; heads -= 8, next = block)
+        add_heads(scores, &rows, block, next, n, 8, 2);
+    if (heads & 4) {
+        add_heads(scores, &rows, block, next, n, 4, 4);
+        next = block;
     }
-    switch (heads) {
-    case 1: add_heads(scores, o, ldo, max, sum, ldm, q, block, n, 1); break;
-    case 2: add_heads(scores, o, ldo, max, sum, ldm, q, block, n, 2); break;
-    case 3: add_heads(scores, o, ldo, max, sum, ldm, q, block, n, 3); break;
-    default: break;
+    if (heads & 2) {
+        add_heads(scores, &rows, block, next, n, 2, 4);
+        next = block;
     }
+    if (heads & 1)
+        add_heads(scores, &rows, block, next, n, 1, 4);
 }
 
 static void attn_avx512_decode(float *part, const float *q, int32_t heads,
-                               const void *const *blocks, int32_t n_keys, void *scratch) {
+                               const void *const *blocks, int32_t n_keys, const void *next,
+                               void *scratch) {
     Work w = work_open(scratch, heads);
     pack_queries(w.q, q, (size_t)heads);
     for (int32_t h = 0; h < heads; h++) {
@@ -175,9 +204,12 @@ static void attn_avx512_decode(float *part, const float *q, int32_t heads,
         memset(row, 0, ATTN_PART * sizeof *row);
         row[0] = -INFINITY;
     }
-    for (int32_t at = 0; at < n_keys; at += KV_KEYS)
-        add_block(w.scores, part + 2, ATTN_PART, part, part + 1, ATTN_PART, w.q, heads,
-                  blocks[at / KV_KEYS], min_i32(KV_KEYS, n_keys - at));
+    Rows rows = {w.q, part + 2, ATTN_PART, part, part + 1, ATTN_PART};
+    for (int32_t at = 0; at < n_keys; at += KV_KEYS) {
+        const void *const *block = blocks + at / KV_KEYS;
+        const void *ask = at + KV_KEYS < n_keys ? block[1] : next ? next : block[0];
+        add_block(w.scores, rows, heads, block[0], ask, min_i32(KV_KEYS, n_keys - at));
+    }
 }
 
 static void attn_avx512_prefill(float *out, const float *q, int32_t heads,
@@ -194,8 +226,10 @@ static void attn_avx512_prefill(float *out, const float *q, int32_t heads,
     for (int32_t at = 0; at < pos0 + n_tokens; at += KV_KEYS)
         for (int32_t t = max_i32(0, at - pos0); t < n_tokens; t++) {
             ptrdiff_t row = (ptrdiff_t)t * heads;
-            add_block(w.scores, out + row * ATTN_HEAD, ATTN_HEAD, w.max + row, w.sum + row, 1,
-                      w.q + row * PAIRS, heads, blocks[at / KV_KEYS],
+            Rows one = {w.q + row * PAIRS, out + row * ATTN_HEAD, ATTN_HEAD,
+                        w.max + row,       w.sum + row,           1};
+            bool is_last = t + 1 == n_tokens && at + KV_KEYS < pos0 + n_tokens;
+            add_block(w.scores, one, heads, blocks[at / KV_KEYS], blocks[at / KV_KEYS + is_last],
                       min_i32(KV_KEYS, pos0 + t + 1 - at));
         }
     for (size_t i = 0; i < rows; i++)

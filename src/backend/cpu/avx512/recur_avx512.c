@@ -50,7 +50,8 @@ static void recur_avx512_unit(float *x, float factor, int32_t m) {
 }
 
 static void recur_avx512_step(float *s, float *o, const float *q, const float *k, const float *v,
-                              float alpha, float beta) {
+                              float alpha, float beta, const float *next) {
+    const float *ask = next ? next : s;
     __m512 sum[R], d[R], decay = _mm512_set1_ps(alpha), rate = _mm512_set1_ps(beta);
     for (int j = 0; j < R; j++)
         sum[j] = _mm512_setzero_ps();
@@ -68,6 +69,7 @@ static void recur_avx512_step(float *s, float *o, const float *q, const float *k
         __m512 ki = _mm512_set1_ps(k[i]), qi = _mm512_set1_ps(q[i]);
         for (int j = 0; j < R; j++) {
             float *at = s + i * W + 16 * j;
+            _mm_prefetch((const char *)(ask + i * W + 16 * j), _MM_HINT_T1);
             __m512 now = _mm512_fmadd_ps(ki, d[j], _mm512_mul_ps(decay, _mm512_loadu_ps(at)));
             _mm512_storeu_ps(at, now);
             sum[j] = _mm512_fmadd_ps(qi, now, sum[j]);

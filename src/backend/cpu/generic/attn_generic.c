@@ -145,12 +145,14 @@ static void attn_prefill(float *out, const float *q, int32_t heads, const void *
 }
 
 static void decode_bf16(float *part, const float *q, int32_t heads, const void *const *blocks,
-                        int32_t n_keys, void *scratch) {
+                        int32_t n_keys, const void *next, void *scratch) {
+    UNUSED(next);
     attn_decode(part, q, heads, blocks, n_keys, scratch, load_bf16);
 }
 
 static void decode_f32(float *part, const float *q, int32_t heads, const void *const *blocks,
-                       int32_t n_keys, void *scratch) {
+                       int32_t n_keys, const void *next, void *scratch) {
+    UNUSED(next);
     attn_decode(part, q, heads, blocks, n_keys, scratch, load_f32);
 }
 

@@ -112,12 +112,14 @@ static inline void matmul_strips(float *const *y, const uint8_t *w, int32_t n_gr
 }
 
 static void matmul_generic_q4(float *const *y, const uint8_t *w, int32_t n_groups, int32_t n_strips,
-                              const void *const *x, int32_t m) {
+                              const void *const *x, int32_t m, const uint8_t *next) {
+    UNUSED(next);
     matmul_strips(y, w, n_groups, n_strips, x, m, 4);
 }
 
 static void matmul_generic_q8(float *const *y, const uint8_t *w, int32_t n_groups, int32_t n_strips,
-                              const void *const *x, int32_t m) {
+                              const void *const *x, int32_t m, const uint8_t *next) {
+    UNUSED(next);
     matmul_strips(y, w, n_groups, n_strips, x, m, 8);
 }
 

@@ -42,7 +42,8 @@ static void recur_generic_unit(float *x, float factor, int32_t m) {
 }
 
 static void recur_generic_step(float *s, float *o, const float *q, const float *k, const float *v,
-                               float alpha, float beta) {
+                               float alpha, float beta, const float *next) {
+    UNUSED(next);
     enum { N = 8 }; // 32 columns stay in registers
     for (int col = 0; col < W; col += 4 * N) {
         F32x4 sum[N] = {0}, d[N];
