@@ -51,12 +51,15 @@ help:
 	@echo "make fuzz         build the libFuzzer targets (needs clang) into $(BUILD)/fuzz"
 	@echo "make bench-text   tokenizer speed beside the tokenizers package"
 	@echo "make bench-serve  the server over HTTP: speed, gaps, processor time, load"
+	@echo "make compare      llama.cpp and ik_llama.cpp built, run in turn with lily (COMPARE='--layers 8')"
 	@echo "make soak         10,000 mixed requests; memory must stay flat"
 	@echo "make format       clang-format the tree"
 	@echo "make tree         layer check, format check, line caps"
 	@echo "make library      the C library as it is installed: $(BUILD)/$(SONAME), $(BUILD)/install"
 	@echo "make docs         manual page and shell completions into $(BUILD)/doc"
 	@echo "make install      DESTDIR and PREFIX are honoured"
+	@echo "make dist         $(DIST)/$(DIST_NAME): runs where there is a C library and nothing else"
+	@echo "make device       what tools/device_check.sh runs on a machine with a card"
 	@echo "make clean        remove $(BUILD)"
 
 # Folder flags: kernels are compiled for exactly the instruction set of their column.
@@ -127,12 +130,15 @@ $(BUILD)/bench_text: bench/bench_text.c $(BUILD)/liblily.a Makefile
 bench-text: $(BUILD)/bench_text $(TOKENIZER_DATA)
 	$(PYTHON) bench/bench_text.py --program $(BUILD)/bench_text
 
-.PHONY: bench-serve soak
+.PHONY: bench-serve soak compare
 bench-serve: $(BUILD)/lily
 	$(PYTHON) bench/bench_serve.py --program $(BUILD)/lily
 
 soak: $(BUILD)/lily
 	$(PYTHON) bench/soak.py --program $(BUILD)/lily
+
+compare: $(BUILD)/lily
+	$(PYTHON) bench/compare/compare.py --lily $(BUILD)/lily $(COMPARE)
 
 format:
 	clang-format -i $(shell git ls-files --cached --others --exclude-standard '*.c' '*.h' '*.cu' '*.cuh')
@@ -207,10 +213,27 @@ install-files: $(BUILD)/install/lily.pc
 	install -m 644 $(BUILD)/doc/lily.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/lily
 	install -m 644 $(BUILD)/doc/_lily $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_lily
 	install -m 644 $(BUILD)/doc/lily.fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/lily.fish
-	install -m 644 LICENSE $(DESTDIR)$(PREFIX)/share/doc/lily/LICENSE
+	install -m 644 LICENSE examples/chat.c $(DESTDIR)$(PREFIX)/share/doc/lily/
 	sed 's|/usr/local|$(PREFIX)|g' tools/lily.service >$(BUILD)/install/lily.service
 	install -D -m 644 $(BUILD)/install/lily.service $(DESTDIR)$(PREFIX)/lib/systemd/system/lily.service
 	[ ! -f models/mini/config.json ] || { install -d $(DESTDIR)$(PREFIX)/share/lily/mini && \
 	    install -m 644 models/mini/* $(DESTDIR)$(PREFIX)/share/lily/mini/; }
+	@[ -n "$(DESTDIR)" ] || [ "$$(id -u)" != 0 ] || ! command -v ldconfig >/dev/null || ldconfig # programs find the library
+
+# ---- a folder that needs a C library alone ----
+
+DIST ?= $(BUILD)/dist
+DIST_NAME := lily-$(VERSION)-$(shell uname -s | tr A-Z a-z)-$(shell uname -m)
+
+# Its libraries are those beside it, and the libraries of those: the older of the two kinds of path.
+$(BUILD)/dist/lily: $(BUILD)/src/cli/main.o $(BUILD)/liblily.a
+	@mkdir -p $(@D)
+	@echo "  link $@"
+	@$(CC) $(CFLAGS) $(LDFLAGS) -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/lib' -o $@ $^ $(LDLIBS)
+$(BUILD)/dist/lily: LDLIBS += $(shell pkg-config --libs $(CLI_PACKAGES))
+
+.PHONY: dist
+dist: $(BUILD)/dist/lily
+	@$(PYTHON) tools/dist.py $< $(DIST)/$(DIST_NAME)
 
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

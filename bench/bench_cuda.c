@@ -78,7 +78,10 @@ static void meter(void) {
     if (cudaMalloc(&p, bytes) != cudaSuccess)
         return;
     cudaMemset(p, 0x5a, bytes);
-    double read[5], matrix[5];
+    double read[5], matrix[5], wgmma[5];
+    int major = 0;
+    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
+    bool has_wgmma = major == 9 && cuda_matmul_has_sm90();
     for (int i = 0; i < 5; i++) {
         cudaEventRecord(a, NULL);
         cuda_meter_read(&l, p, bytes, p);
@@ -88,10 +91,18 @@ static void meter(void) {
         cuda_meter_matrix(&l, 132 * 8, 512, p);
         cudaEventRecord(b, NULL);
         matrix[i] = 132.0 * 8 * 8 * 512 * 64 * 4096 / event_ms(a, b) * 1e-9;
+        if (!has_wgmma)
+            continue;
+        cudaEventRecord(a, NULL);
+        cuda_meter_wgmma(&l, 132, 4096, p);
+        cudaEventRecord(b, NULL);
+        wgmma[i] = 132.0 * 2 * 4096 * 4 * 2 * 64 * 256 * 16 / event_ms(a, b) * 1e-9;
     }
     cudaFree(p);
     print_row("read", read, 5, "GB/s");
     print_row("mma.sync bf16", matrix, 5, "TFLOP/s");
+    if (has_wgmma)
+        print_row("wgmma bf16", wgmma, 5, "TFLOP/s");
 }
 
 /* ---- steps ---- */

@@ -90,20 +90,12 @@ static Status model_options(LilyModel *m, const LilyModelOptions *given, Err *er
                            given->size);
         memcpy(&o, given, given->size);
     }
-    m->log = o.log;
-    m->log_context = o.log_context;
     BackendKind kind = o.backend ? backend_kind_find(o.backend) : BACKEND_AUTO;
     if (kind == BACKEND_N)
         return err_set(err, STATUS_INVALID,
                        "backend: expected ref, ref64, cpu, cuda, metal or auto, found %s",
                        o.backend);
     char why[256] = "";
-    BackendKind missed;
-    bool is_missed = kind == BACKEND_AUTO && backend_auto_misses(&missed, why, sizeof why);
-    kind = backend_kind_resolve(kind);
-    if (is_missed && o.log)
-        log_printf(&(Log){model_log, m}, LOG_WARNING, "%s is used: %s cannot be: %s",
-                   backend_kind_name(kind), backend_kind_name(missed), why);
     if (!backend_is_available(kind, why, sizeof why))
         return err_set(err, STATUS_UNSUPPORTED, "backend %s cannot be used here: %s",
                        backend_kind_name(kind), why);
@@ -113,6 +105,8 @@ static Status model_options(LilyModel *m, const LilyModelOptions *given, Err *er
     if (o.n_snapshots < -1)
         return err_set(err, STATUS_INVALID, "snapshots: expected -1 or more, found %d",
                        o.n_snapshots);
+    m->log = o.log;
+    m->log_context = o.log_context;
     m->progress = o.progress;
     m->progress_context = o.progress_context;
     m->runner.log = (Log){o.log ? model_log : NULL, m};

@@ -75,21 +75,6 @@ BackendKind backend_kind_find(const char *name) {
     return BACKEND_N;
 }
 
-bool backend_auto_misses(BackendKind *kind, char *text, size_t size) {
-    for (size_t i = 0; i < COUNT_OF(AUTO_ORDER); i++) {
-        const BackendTable *table = table_find(AUTO_ORDER[i]);
-        if (!table)
-            continue;
-        if (backend_is_available(AUTO_ORDER[i], text, size))
-            return false; // it is the one that is chosen
-        if (!table->is_here || table->is_here()) {
-            *kind = AUTO_ORDER[i];
-            return true;
-        }
-    }
-    return false;
-}
-
 uint64_t backend_memory_free(BackendKind kind, int32_t device) {
     const BackendTable *table = table_find(backend_kind_resolve(kind));
     return table && table->memory_free ? table->memory_free(device) : sysmem_available();
@@ -164,6 +149,55 @@ static Status needs_total(BackendNeeds *out, const BackendTable *table, const We
     n.total_bytes = total;
     *out = n;
     return STATUS_OK;
+}
+
+/* Whether `auto` can take a kind for a model; the reason in why, "" where the machine has no such
+ * device at all. */
+static bool auto_can_take(BackendKind kind, const Weights *w, const BackendPlan *plan, char *why,
+                          size_t size) {
+    const BackendTable *table = table_find(kind);
+    BackendPlan least = *plan;
+    BackendNeeds needs;
+    Err err = {0};
+    why[0] = 0;
+    if (!table)
+        return false;
+    if (!backend_is_available(kind, why, size)) {
+        if (table->is_here && !table->is_here())
+            why[0] = 0;
+        return false;
+    }
+    least.max_rows = RECUR_CHUNK;
+    least.max_ctx = KV_BLOCK;
+    least.max_seqs = least.n_blocks = least.n_slots = least.max_logits = 1;
+    least.n_samplers = 0;
+    if (plan_check(&least, &err) != STATUS_OK ||
+        needs_total(&needs, table, w, &least, &err) != STATUS_OK) {
+        snprintf(why, size, "%s", err.text);
+        return false;
+    }
+    uint64_t left = backend_memory_free(kind, plan->device);
+    if (left == 0 || needs.total_bytes <= left)
+        return true;
+    snprintf(why, size, "the model takes %.2f GB of its memory, %.2f are free",
+             (double)needs.total_bytes * 1e-9, (double)left * 1e-9);
+    return false;
+}
+
+BackendKind backend_kind_for(BackendKind kind, const Weights *w, const BackendPlan *plan,
+                             const Log *log) {
+    if (kind != BACKEND_AUTO)
+        return kind;
+    for (size_t i = 0; i < COUNT_OF(AUTO_ORDER); i++) {
+        char why[ERR_TEXT_SIZE];
+        // The CPU is the last: where it cannot, its error is the one to tell.
+        if (AUTO_ORDER[i] == BACKEND_CPU || auto_can_take(AUTO_ORDER[i], w, plan, why, sizeof why))
+            return AUTO_ORDER[i];
+        if (why[0])
+            log_printf(log, LOG_WARNING, "%s is passed over: %s", backend_kind_name(AUTO_ORDER[i]),
+                       why);
+    }
+    return BACKEND_CPU;
 }
 
 Status backend_needs(BackendNeeds *out, BackendKind kind, const Weights *w, const BackendPlan *plan,

@@ -124,15 +124,19 @@ const char *backend_kind_name(BackendKind kind);
 BackendKind backend_kind_find(const char *name);
 /* Whether this binary has it. */
 bool backend_is_built(BackendKind kind);
-/* BACKEND_AUTO to the fastest kind that is available; others unchanged. */
+/* BACKEND_AUTO to the fastest kind that is available, whatever the model; others unchanged. */
 BackendKind backend_kind_resolve(BackendKind kind);
 /* Whether this binary has it and this machine can run it; the reason, or what the device is, in
  * text (may be NULL). */
 bool backend_is_available(BackendKind kind, char *text, size_t size);
-/* Whether BACKEND_AUTO passes over a device that this machine has and this binary could use, and
- * why: an old driver, too low a compute capability. A machine without such a device misses nothing.
- */
-bool backend_auto_misses(BackendKind *kind, char *text, size_t size);
+/* BACKEND_AUTO to the fastest kind that this machine has, that can run the model and has the memory
+ * for its weights; others unchanged.
+ *
+ * plan  device, n_threads, mask and is_f32_activations count
+ * log   is warned of a device that is here and passed over, with the reason; NULL: silent. A
+ * machine without one is told nothing. */
+BackendKind backend_kind_for(BackendKind kind, const Weights *w, const BackendPlan *plan,
+                             const Log *log);
 /* Bytes of memory that a device of this kind has free: the host's, or the card's own. 0: unknown.
  */
 uint64_t backend_memory_free(BackendKind kind, int32_t device);

@@ -297,7 +297,7 @@ static Status bench_measure(Bench *b) {
 static Status bench_open(Bench *b) {
     BenchRunPlan plan = {.n_seqs = b->args->batch ? (int32_t)b->args->batch : 1,
                          .seed = b->args->seed >= 0 ? (uint64_t)b->args->seed : 0};
-    TRY(model_backend(&plan.kind, b->args, b->err));
+    TRY(model_backend_for(&plan.kind, b->args, b->weights, b->err));
     int32_t chunk = b->args->chunk ? (int32_t)b->args->chunk : backend_chunk_rows(plan.kind);
     chunk = min_i32(chunk, bench_longest(b));
     plan.chunk = (int32_t)round_up_size((size_t)chunk, RECUR_CHUNK);

@@ -21,6 +21,8 @@ static json_t *inspect_plan(const CliArgs *args, Err *err) {
     if (status == STATUS_OK)
         status = model_weights(&w, args, NULL, err);
     if (status == STATUS_OK)
+        status = model_backend_for(&options.kind, args, w, err);
+    if (status == STATUS_OK)
         status = engine_plan(&plan, w, &options, err);
     weights_close(w);
     if (status != STATUS_OK)

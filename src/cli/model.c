@@ -99,15 +99,20 @@ Status model_backend(BackendKind *out, const CliArgs *args, Err *err) {
                        "--backend: expected ref, ref64, cpu, cuda, metal or auto, found %s",
                        args->backend);
     char why[256] = "";
-    BackendKind missed;
-    if (kind == BACKEND_AUTO && backend_auto_misses(&missed, why, sizeof why))
-        log_printf(&UI_LOG, LOG_WARNING, "%s is used: %s cannot be: %s",
-                   backend_kind_name(backend_kind_resolve(kind)), backend_kind_name(missed), why);
-    kind = backend_kind_resolve(kind);
     if (!backend_is_available(kind, why, sizeof why))
         return err_set(err, STATUS_UNSUPPORTED, "backend %s cannot be used here: %s",
                        backend_kind_name(kind), why);
     *out = kind;
+    return STATUS_OK;
+}
+
+Status model_backend_for(BackendKind *out, const CliArgs *args, const Weights *w, Err *err) {
+    BackendPlan plan = {.device = (int32_t)args->device,
+                        .n_threads = (int32_t)args->threads,
+                        .mask = args->mask,
+                        .is_f32_activations = args->is_f32};
+    TRY(model_backend(out, args, err));
+    *out = backend_kind_for(*out, w, &plan, &UI_LOG);
     return STATUS_OK;
 }
 

@@ -28,8 +28,12 @@ const char *model_spec(const CliArgs *args);
 /* Opens the weights of the model that model_find finds. */
 NODISCARD Status model_weights(Weights **out, const CliArgs *args, const Log *log, Err *err);
 
-/* STATUS_INVALID for an unknown backend, STATUS_UNSUPPORTED for one that is not here. */
+/* The backend that --backend names, BACKEND_AUTO where it names none. STATUS_INVALID for an unknown
+ * one, STATUS_UNSUPPORTED for one that is not here. */
 NODISCARD Status model_backend(BackendKind *out, const CliArgs *args, Err *err);
+/* The same, settled for a model. */
+NODISCARD Status model_backend_for(BackendKind *out, const CliArgs *args, const Weights *w,
+                                   Err *err);
 
 /* Options of an engine from the command line. */
 NODISCARD Status model_engine_options(EngineOptions *out, const CliArgs *args, Err *err);

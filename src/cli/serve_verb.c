@@ -58,8 +58,8 @@ int verb_serve(const CliArgs *args) {
         model_engine_options(&o.engine, args, &err) != STATUS_OK)
         return ui_fail("serve", &err);
     o.engine.max_seqs = (int32_t)args->max_seqs;
-    bool is_host = o.engine.kind == BACKEND_CPU || o.engine.kind == BACKEND_REF ||
-                   o.engine.kind == BACKEND_REF64;
+    BackendKind kind = backend_kind_resolve(o.engine.kind);
+    bool is_host = kind == BACKEND_CPU || kind == BACKEND_REF || kind == BACKEND_REF64;
     // 64 rows of a prompt take a CPU as long as some five decode steps; 256 were a dozen.
     o.engine.mixed_tok = args->mixed ? (int32_t)args->mixed : is_host ? SERVE_MIXED_HOST : 0;
     o.engine.mixed_ms = (int32_t)args->mixed_ms;

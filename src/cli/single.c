@@ -17,7 +17,7 @@ Status single_open(Single *out, const CliArgs *args, const Weights *w, int32_t n
                        "%d positions are asked for, the model's context holds %d", n_positions,
                        c->max_positions);
     BackendKind kind;
-    TRY(model_backend(&kind, args, err));
+    TRY(model_backend_for(&kind, args, w, err));
     Single s = {.config = c, .chunk = (int32_t)round_up_size((size_t)chunk, RECUR_CHUNK)};
     int32_t n_blocks = div_up_i32(max_i32(n_positions, 1), KV_BLOCK);
     BackendPlan plan = {.max_rows = s.chunk,

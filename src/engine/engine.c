@@ -37,9 +37,12 @@ static Status flight_init(Flight *f, const EnginePlan *plan, int32_t max_rows, E
                : err_memory(err, "step", (size_t)max_rows * 4);
 }
 
-Status engine_open(Engine **out, const Weights *w, const EngineOptions *options,
+Status engine_open(Engine **out, const Weights *w, const EngineOptions *given,
                    const Progress *progress, const Log *log, Err *err) {
     EnginePlan plan;
+    EngineOptions settled = *given;
+    const EngineOptions *options = &settled;
+    settled.kind = engine_backend_kind(w, given, log);
     TRY(engine_plan(&plan, w, options, err));
     Engine *e = mem_zalloc(1, sizeof *e);
     if (!e)

@@ -17,7 +17,7 @@ typedef struct Seq Seq;
 
 /* {0} asks for the defaults. */
 typedef struct EngineOptions {
-    BackendKind kind;
+    BackendKind kind;  // BACKEND_AUTO: settled by machine and model (backend_kind_for)
     int32_t n_threads; // 0: all CPUs of this process
     int32_t device;
     const char *mask;    // kernel columns not to use

@@ -47,8 +47,19 @@ static Status plan_try(EnginePlan *plan, int32_t ctx_tok, int32_t chunk, const W
     return backend_needs(&plan->needs, options->kind, w, &backend, err);
 }
 
-Status engine_plan(EnginePlan *out, const Weights *w, const EngineOptions *options, Err *err) {
+BackendKind engine_backend_kind(const Weights *w, const EngineOptions *options, const Log *log) {
+    BackendPlan plan = {.device = options->device,
+                        .n_threads = options->n_threads,
+                        .mask = options->mask,
+                        .is_f32_activations = options->is_f32_activations};
+    return backend_kind_for(options->kind, w, &plan, log);
+}
+
+Status engine_plan(EnginePlan *out, const Weights *w, const EngineOptions *given, Err *err) {
     const ModelConfig *c = weights_config(w);
+    EngineOptions settled = *given;
+    const EngineOptions *options = &settled;
+    settled.kind = engine_backend_kind(w, given, NULL);
     if (options->ctx_tok < 0 || options->ctx_tok > LIMIT_CONTEXT)
         return err_set(err, STATUS_INVALID, "context: expected 1 to %d tokens, found %d",
                        LIMIT_CONTEXT, options->ctx_tok);

@@ -8,6 +8,9 @@
 
 #include "engine/engine.h"
 
+/* The kind that options come to for a model; the log is told what `auto` passes over. */
+BackendKind engine_backend_kind(const Weights *w, const EngineOptions *options, const Log *log);
+
 /* The backend's part of a settled plan. */
 BackendPlan engine_backend_plan(const EnginePlan *plan, const EngineOptions *options);
 

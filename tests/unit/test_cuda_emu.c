@@ -101,40 +101,69 @@ static void a_lost_card_is_told_from_then_on(void **state) {
     oracle_device_close(&d);
 }
 
-/* What is asked for, without an answer by name: is it the card, and is the reason told? */
-static void expect_auto(int n_devices, int driver, int compute, bool is_missed, const char *text) {
-    emu_n_devices = n_devices;
-    emu_driver = driver;
-    emu_compute = compute;
-    char found[400] = "", why[400] = "";
-    BackendKind kind = BACKEND_N;
+/* What the log was told last. */
+static char told[600];
+static void hear(void *ctx, LogLevel level, const char *line) {
+    UNUSED(ctx);
+    snprintf(told, sizeof told, "%d %s", (int)level, line);
+}
+
+/* On a machine of this kind: what is said of the card, what `auto` comes to for a model, and what
+ * the log is told of what it passes over. */
+static void expect_auto(const Fixture *f, const BackendPlan *plan, const char *text, bool is_taken,
+                        const char *warning) {
+    static const Log log = {hear, NULL};
+    char found[400] = "";
     bool is_good = backend_is_available(BACKEND_CUDA, found, sizeof found);
     assert_string_equal(found, text);
     assert_int_equal(backend_kind_resolve(BACKEND_AUTO), is_good ? BACKEND_CUDA : BACKEND_CPU);
-    assert_int_equal(backend_auto_misses(&kind, why, sizeof why), is_missed);
-    if (is_missed) {
-        assert_int_equal(kind, BACKEND_CUDA);
-        assert_string_equal(why, text);
-    }
+    told[0] = 0;
+    assert_int_equal(backend_kind_for(BACKEND_AUTO, f->o.weights, plan, &log),
+                     is_taken ? BACKEND_CUDA : BACKEND_CPU);
+    assert_string_equal(told, warning);
+    assert_int_equal(backend_kind_for(BACKEND_AUTO, f->o.weights, plan, NULL),
+                     is_taken ? BACKEND_CUDA : BACKEND_CPU);
+    assert_int_equal(backend_kind_for(BACKEND_REF, f->o.weights, plan, NULL), BACKEND_REF);
     assert_int_equal(backend_is_available(BACKEND_CUDA, NULL, 0), is_good);
     assert_int_equal(backend_is_available(BACKEND_CUDA, found, 4), is_good);
     assert_true(strlen(found) < 4);
     emu_n_devices = 1;
     emu_driver = 12040;
     emu_compute = 90;
+    emu_memory = (size_t)4 << 30;
 }
 
 static void auto_takes_the_card_and_tells_what_it_passes_over(void **state) {
-    UNUSED(state);
-    expect_auto(1, 12040, 90, false,
-                "emulated (compute 9.0, column sm90a, 4 GiB, driver for CUDA 12.4)");
-    expect_auto(1, 13010, 89, false,
-                "emulated (compute 8.9, column sm80, 4 GiB, driver for CUDA 13.1)");
-    expect_auto(0, 0, 90, false, "no NVIDIA driver");
-    expect_auto(0, 12040, 90, false, "no NVIDIA card");
-    expect_auto(1, 11080, 90, true, "the NVIDIA driver is too old: expected CUDA 12.4, found 11.8");
-    expect_auto(1, 12040, 75, true,
-                "cuda: emulated: expected compute capability 8.0 or higher, found 7.5");
+    Fixture *f = *state;
+    BackendPlan plan = {.n_threads = 1};
+    const char *card = "emulated (compute 9.0, column sm90a, 4 GiB, driver for CUDA 12.4)";
+    expect_auto(f, &plan, card, true, "");
+    emu_driver = 13010;
+    emu_compute = 89;
+    expect_auto(f, &plan, "emulated (compute 8.9, column sm80, 4 GiB, driver for CUDA 13.1)", true,
+                "");
+    emu_n_devices = 0;
+    expect_auto(f, &plan, "no NVIDIA card", false, "");
+    emu_n_devices = emu_driver = 0;
+    expect_auto(f, &plan, "no NVIDIA driver", false, "");
+    emu_driver = 11080;
+    expect_auto(f, &plan, "the NVIDIA driver is too old: expected CUDA 12.4, found 11.8", false,
+                "2 cuda is passed over: the NVIDIA driver is too old: expected CUDA 12.4, found "
+                "11.8");
+    emu_compute = 75;
+    expect_auto(f, &plan, "cuda: emulated: expected compute capability 8.0 or higher, found 7.5",
+                false,
+                "2 cuda is passed over: cuda: emulated: expected compute capability 8.0 or higher, "
+                "found 7.5");
+    emu_memory = 258 << 20; // two of them for a model
+    char found[400];
+    told[0] = 0;
+    assert_int_equal(backend_kind_for(BACKEND_AUTO, f->o.weights, &plan, &(Log){hear, NULL}),
+                     BACKEND_CPU);
+    snprintf(found, sizeof found, "%s", told);
+    assert_non_null(strstr(found, "2 cuda is passed over: the model takes 0.0"));
+    assert_non_null(strstr(found, "of its memory, 0.00 are free"));
+    emu_memory = (size_t)4 << 30;
 }
 
 /* The card's own memory is what a plan has to fit into: the rows of a step give way first. */
@@ -196,7 +225,7 @@ int main(int argc, char **argv) {
         ON(a, open_reports_missing_memory),
         ON(a, missing_device_memory_is_told),
         ON(a, a_lost_card_is_told_from_then_on),
-        cmocka_unit_test(auto_takes_the_card_and_tells_what_it_passes_over),
+        ON(b, auto_takes_the_card_and_tells_what_it_passes_over),
         ON(a, plans_fit_the_card),
     };
     int n_failed = cmocka_run_group_tests_name("sm90a", tests, NULL, NULL);

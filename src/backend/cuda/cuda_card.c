@@ -142,7 +142,9 @@ uint64_t cuda_card_memory_free(int32_t device) {
             (void)cudaSetDevice(before);
     }
     (void)cudaGetLastError();
-    return left > 2 * (size_t)CARD_SPARE ? left - CARD_SPARE : left / 2;
+    if (left == 0)
+        return 0;
+    return left > CARD_SPARE ? left - CARD_SPARE : 1; // 0 would be: unknown
 }
 
 /* ---- what it can do ---- */

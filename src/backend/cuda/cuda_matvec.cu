@@ -352,16 +352,23 @@ extern "C" cudaError_t cuda_router(const CudaLaunch *l, const CudaRouter *a) {
  * own. ids are read past the first-level cache. */
 FN int mates_find(int32_t pair[4], const int32_t *id, int32_t n_pairs, int32_t p, int lane) {
     int32_t mine = __ldcg(id + p), before = 0, seen = 0;
-    for (int32_t at = 0; at < n_pairs && seen < 4; at += 32) {
-        int32_t i = at + lane;
-        uint32_t all = __ballot_sync(FULL_WARP, i < n_pairs && __ldcg(id + i) == mine);
-        uint32_t early = p >= at + 32 ? FULL_WARP : p > at ? (1u << (p - at)) - 1u : 0u;
-        before += __popc(all & early);
-        all &= ~early;
-        int32_t rank = seen + __popc(all & ((1u << lane) - 1u));
-        if (all >> lane & 1u && rank < 4)
-            pair[rank] = i;
-        seen += __popc(all);
+    for (int32_t at = 0; at < n_pairs && seen < 4; at += 256) {
+        int32_t theirs[8]; // under way together
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            theirs[i] = at + 32 * i + lane < n_pairs ? __ldcg(id + at + 32 * i + lane) : -1;
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            int32_t first = at + 32 * i;
+            uint32_t all = __ballot_sync(FULL_WARP, theirs[i] == mine);
+            uint32_t early = p >= first + 32 ? FULL_WARP : p > first ? (1u << (p - first)) - 1u : 0;
+            before += __popc(all & early);
+            all &= ~early;
+            int32_t rank = seen + __popc(all & ((1u << lane) - 1u));
+            if (all >> lane & 1u && rank < 4)
+                pair[rank] = first + lane;
+            seen += __popc(all);
+        }
     }
     __syncwarp();
     return before % 4 ? 0 : seen < 4 ? seen : 4;
