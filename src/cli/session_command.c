@@ -160,11 +160,31 @@ static Status command_retry(Session *s, const char *arg, Err *err) {
     return STATUS_OK;
 }
 
+/* How many calls of the last answer have no result yet. */
+static Status command_open_calls(Session *s, size_t *out, Err *err) {
+    size_t last, n;
+    json_t *messages = NULL;
+    TRY(command_find_last(s, &last, &n, "assistant", err));
+    TRY(session_messages(s, &messages, err));
+    const json_t *answer = json_array_get(messages, last);
+    size_t calls = json_array_size(json_object_get(answer, "tool_calls"));
+    size_t results = last < n ? n - last - 1 : 0;
+    *out = calls > results ? calls - results : 0;
+    json_decref(messages);
+    return STATUS_OK;
+}
+
+/* The model goes on when every one of its calls has a result. */
 static Status command_result(Session *s, const char *arg, Err *err) {
     LilyError error;
+    size_t open = 0;
     if (lily_chat_add(s->chat, "tool", arg, LILY_TERMINATED, &error) != LILY_OK)
         return talk_fail(err, &error);
-    session_answer(s);
+    TRY(command_open_calls(s, &open, err));
+    if (open)
+        session_note(s, "%zu more of its calls wait for a result", open);
+    else
+        session_answer(s);
     return STATUS_OK;
 }
 

@@ -240,6 +240,19 @@ def test_tools_are_called_and_answered(tmp_path):
     assert saved["tools"] == tools and saved["messages"][1]["tool_calls"][0]["function"]["name"] == "get_weather"
 
 
+@needs_mini
+def test_the_model_goes_on_when_all_its_calls_have_results(tmp_path):
+    calls = [{"function": {"name": "get_weather", "arguments": {"city": city}}} for city in ("Paris", "Rome")]
+    messages = [{"role": "user", "content": "What is the weather in Paris and in Rome?"},
+                {"role": "assistant", "content": "", "tool_calls": calls}]
+    (tmp_path / "c.json").write_text(json.dumps({"messages": messages}))
+    for results, roles in (1, ["tool"]), (2, ["tool", "tool", "assistant"]):
+        lines = [f"/load {tmp_path}/c.json", *['/result {"temperature": 17}'] * results, f"/save {tmp_path}/d.json"]
+        status, _, err = chat(lines, "-m", MINI, "--temp", "0", "--no-think")
+        assert status == 0, err
+        assert [m["role"] for m in json.loads((tmp_path / "d.json").read_text())["messages"][2:]] == roles
+
+
 @pytest.mark.parametrize("command", ["/stats", "/show", "/help", "/think off", "/fold off", "/top-p 0.5", "/top-k 3",
                                      "/seed 4", "/seed off", "/temp 0", "/tools", "/hel"])
 def test_commands_that_only_set_or_show(command):
