@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/rng.h"
+#include "bench_card.h"
 #include "bench_products.h"
 
 #include <math.h>
@@ -48,11 +49,6 @@ typedef struct Bench {
     bool is_profile, is_trace, is_long, is_endure;
 } Bench;
 
-static int by_size(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static void print_row(const char *what, double *v, int n, const char *unit) {
     qsort(v, (size_t)n, sizeof *v, by_size);
     printf("%-28s %10.1f  (%.1f..%.1f) %s\n", what, v[n / 2], v[0], v[n - 1], unit);
@@ -60,13 +56,6 @@ static void print_row(const char *what, double *v, int n, const char *unit) {
 }
 
 /* ---- the card ---- */
-
-static double event_ms(cudaEvent_t a, cudaEvent_t b) {
-    float ms = 0;
-    cudaEventSynchronize(b);
-    cudaEventElapsedTime(&ms, a, b);
-    return (double)ms;
-}
 
 static void meter(void) {
     CudaLaunch l = {0};

@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "base/status.h"
+#include "bench_card.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,13 +16,6 @@
 
 enum { HK = 16, HV = 32, HEAD = 128, NQ = 16, NKV = 2, DIM = 256, ROUNDS = 9, MAX_KERNELS = 8 };
 enum { PATTERN = 1 << 20 };
-
-static void must(cudaError_t e, const char *what) {
-    if (e == cudaSuccess)
-        return;
-    fprintf(stderr, "bench_cuda_recur: %s: %s\n", what, cudaGetErrorString(e));
-    exit(1);
-}
 
 /* Device memory of n bytes: copies of `from` [size], or as it is. */
 static void *device_alloc(size_t n, const void *from, size_t size) {
@@ -55,18 +49,6 @@ typedef struct Bench {
     uint64_t *trace; // device
 } Bench;
 
-static int by_size(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double event_us(const Bench *b) {
-    float ms = 0;
-    must(cudaEventSynchronize(b->end), "waiting");
-    must(cudaEventElapsedTime(&ms, b->begin, b->end), "timing");
-    return (double)ms * 1000;
-}
-
 /* Prints medians of a piece of work, and of its kernels where they note their times. */
 static void bench_row(Bench *b, const char *name, int32_t rows,
                       cudaError_t (*work)(const CudaLaunch *, const void *), const void *arg,
@@ -76,7 +58,7 @@ static void bench_row(Bench *b, const char *name, int32_t rows,
         must(cudaEventRecord(b->begin, b->l.stream), "timing");
         must(work(&b->l, arg), name);
         must(cudaEventRecord(b->end, b->l.stream), "timing");
-        double t = event_us(b);
+        double t = 1000 * event_ms(b->begin, b->end);
         if (i >= 0)
             us[i] = t;
     }

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* bench_products.c - times each prefill product of the large model alone, in both columns:
- * bench_cuda
- * --matmul. Weights and rows are random; a matrix is taken from another place each time, so that
- * the second-level cache does not hold it.
+ * bench_cuda --matmul. Weights and rows are random; a matrix is taken from another place each time,
+ * so that the second-level cache does not hold it.
  *
  * Owns:     its device memory.  Thread: one. */
 #include "bench_products.h"
@@ -10,6 +9,7 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "base/status.h"
+#include "bench_card.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -48,13 +48,6 @@ typedef struct Products {
     double peak; // TFLOP/s
 } Products;
 
-static void must(cudaError_t e, const char *what) {
-    if (e == cudaSuccess)
-        return;
-    fprintf(stderr, "bench_cuda: %s: %s\n", what, cudaGetErrorString(e));
-    exit(1);
-}
-
 static void *device_get(size_t n) {
     void *p = NULL;
     must(cudaMalloc(&p, n), "device memory");
@@ -88,18 +81,6 @@ static uint32_t word_rows(size_t i) {
 static uint32_t word_even(size_t i) { return (uint32_t)(i * 37 + i / EXPERTS * 11) % EXPERTS; }
 static uint32_t word_uneven(size_t i) { return (uint32_t)(rng_stream(4, i) % EXPERTS); }
 
-static double event_ms(const Products *p) {
-    float ms = 0;
-    must(cudaEventSynchronize(p->b), "waiting");
-    must(cudaEventElapsedTime(&ms, p->a, p->b), "timing");
-    return (double)ms;
-}
-
-static int by_size(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* The highest of several runs. */
 static double meter_wgmma(const Products *p) {
     enum { ROUNDS = 4096 };
@@ -110,7 +91,7 @@ static double meter_wgmma(const Products *p) {
         must(cuda_meter_wgmma(&l, p->n_sm, ROUNDS, p->y), "meter");
         must(cudaEventRecord(p->b, NULL), "timing");
         double flop = (double)p->n_sm * 2 * ROUNDS * 4 * 2 * 64 * 256 * 16;
-        double found = flop / event_ms(p) * 1e-9;
+        double found = flop / event_ms(p->a, p->b) * 1e-9;
         best = found > best ? found : best;
     }
     return best;
@@ -164,7 +145,7 @@ static double product_time(const Products *p, const Shape *s, int32_t m, const C
         must(cudaEventRecord(p->a, NULL), "timing");
         must(cuda_matmul(l, &a), s->name);
         must(cudaEventRecord(p->b, NULL), "timing");
-        double ms = event_ms(p);
+        double ms = event_ms(p->a, p->b);
         if (i >= 0)
             v[i] = ms;
     }

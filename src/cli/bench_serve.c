@@ -11,6 +11,7 @@
  * others are answered. Prompts are ids that no request before had, so that no cache helps. A moment
  * counts when its bytes arrive; bytes of several tokens that arrive together are gaps of zero. */
 #include "cli/bench_serve.h"
+#include "cli/bench_stats.h"
 
 #include "base/checked.h"
 #include "base/clock.h"
@@ -362,10 +363,9 @@ static json_t *load_spread(double *values, size_t n) {
     if (n == 0)
         return json_null();
     qsort(values, n, sizeof *values, load_compare);
-    double median = n % 2 ? values[n / 2] : 0.5 * (values[n / 2 - 1] + values[n / 2]);
     size_t rank = (n * 99 + 99) / 100;
-    return json_pack("{s:f, s:f, s:f, s:f}", "median", median, "p99", values[rank - 1], "min",
-                     values[0], "max", values[n - 1]);
+    return json_pack("{s:f, s:f, s:f, s:f}", "median", bench_sorted_median(values, n), "p99",
+                     values[rank - 1], "min", values[0], "max", values[n - 1]);
 }
 
 static json_t *load_cell_json(LoadCell *cell) {

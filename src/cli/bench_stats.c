@@ -13,12 +13,13 @@ void bench_series_add(BenchSeries *s, double value) {
     s->v[i] = value;
 }
 
-/* Of n ascending values. */
-static double sorted_median(const double *v, int n) {
+double bench_sorted_median(const double *v, size_t n) {
     return n % 2 ? v[n / 2] : 0.5 * (v[n / 2 - 1] + v[n / 2]);
 }
 
-double bench_series_median(const BenchSeries *s) { return s->n ? sorted_median(s->v, s->n) : 0; }
+double bench_series_median(const BenchSeries *s) {
+    return s->n ? bench_sorted_median(s->v, (size_t)s->n) : 0;
+}
 double bench_series_least(const BenchSeries *s) { return s->n ? s->v[0] : 0; }
 double bench_series_largest(const BenchSeries *s) { return s->n ? s->v[s->n - 1] : 0; }
 
@@ -27,7 +28,7 @@ bool bench_series_is_stable(const BenchSeries *s, int n_least) {
     if (n < 2)
         return true;
     for (int i = 0; i + n <= s->n; i++)
-        if (s->v[i + n - 1] - s->v[i] <= BENCH_SPREAD * sorted_median(s->v + i, n))
+        if (s->v[i + n - 1] - s->v[i] <= BENCH_SPREAD * bench_sorted_median(s->v + i, (size_t)n))
             return true;
     return false;
 }

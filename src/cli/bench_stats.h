@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 /* bench_stats.h - figures of several rounds: median, least, largest, and whether they agree.
  *
- * Path:     bench.c adds a round, bench_report.c prints.
+ * Path:     bench.c adds a round, bench_report.c prints; bench_serve.c takes the median.
  * Owns:     nothing.  Thread: main. */
 #ifndef LILY_CLI_BENCH_STATS_H
 #define LILY_CLI_BENCH_STATS_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 enum {
     BENCH_MAX_ROUNDS = 1000,
@@ -20,6 +21,8 @@ typedef struct BenchSeries {
     double v[BENCH_MAX_ROUNDS + BENCH_MORE_ROUNDS];
 } BenchSeries;
 
+/* Of n >= 1 ascending values. */
+double bench_sorted_median(const double *v, size_t n);
 /* Adds a round at its place. The caller keeps n inside the array. */
 void bench_series_add(BenchSeries *s, double value);
 /* 0 when there are no rounds. */

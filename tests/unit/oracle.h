@@ -161,6 +161,17 @@ ORACLE_FN void oracle_device_open(OracleDevice *d, const Weights *w, BackendKind
 
 ORACLE_FN void oracle_device_close(OracleDevice *d) { backend_close(d->b); }
 
+/* A plan of next to nothing, for tests of opening. */
+ORACLE_FN BackendPlan oracle_small_plan(int n_threads) {
+    return (BackendPlan){.max_rows = 64,
+                         .max_seqs = 1,
+                         .n_blocks = 2,
+                         .n_slots = 1,
+                         .n_samplers = 1,
+                         .max_ctx = 128,
+                         .n_threads = n_threads};
+}
+
 typedef struct OracleSeq {
     int32_t slot;
     int32_t pos; // tokens so far

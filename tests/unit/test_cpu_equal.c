@@ -398,13 +398,7 @@ static void memory_stays_inside_the_plan(void **state) {
 /* Every allocation of needs and open fails once; the failure is reported and nothing leaks. */
 static void open_reports_missing_memory(void **state) {
     Fixture *f = *state;
-    BackendPlan plan = {.max_rows = 64,
-                        .max_seqs = 1,
-                        .n_blocks = 2,
-                        .n_slots = 1,
-                        .n_samplers = 1,
-                        .max_ctx = 128,
-                        .n_threads = 2};
+    BackendPlan plan = oracle_small_plan(2);
     Status status = STATUS_MEMORY;
     int64_t n = 0;
     for (; status != STATUS_OK; n++) {

@@ -38,13 +38,7 @@ static void products_agree_in_the_other_order(void **state) {
 /* Every allocation on the card fails once: a plain error, and nothing is left behind. */
 static void missing_device_memory_is_told(void **state) {
     Fixture *f = *state;
-    BackendPlan plan = {.max_rows = 64,
-                        .max_seqs = 1,
-                        .n_blocks = 2,
-                        .n_slots = 1,
-                        .n_samplers = 1,
-                        .max_ctx = 128,
-                        .n_threads = 1};
+    BackendPlan plan = oracle_small_plan(1);
     int n = 0, n_failed = 0;
     for (bool is_used = true; is_used; n++) {
         Backend *b = NULL;

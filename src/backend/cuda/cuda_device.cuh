@@ -247,6 +247,11 @@ template <typename... P> static cudaError_t allow_shared(void (*kernel)(P...), s
 #define TRACE_BIND(name)
 #endif
 
+/* Warps of 8 groups that a row of k inputs takes. */
+static inline int row_warps(int32_t k) {
+    return (k / CUDA_GROUP + CUDA_WARP_TILES - 1) / CUDA_WARP_TILES;
+}
+
 #define CUDA_TRY(call)                                                                             \
     do {                                                                                           \
         cudaError_t cuda_try_ = (call);                                                            \
@@ -390,6 +395,27 @@ FN void row_digits(Digits8 *d, const float4 v[4], int lane) {
             *reinterpret_cast<float2 *>(d->scale[group]) = make_float2(s.scale, total * s.scale);
     }
     __syncwarp();
+}
+
+/* A warp's digits to their place in device memory: groups first .. of row `row`. */
+FN void digits_put(const CudaDigits &to, int64_t row, int32_t first, int32_t groups,
+                   const Digits8 &d, int lane) {
+    int64_t at = row * groups + first;
+    uint4 *digit = reinterpret_cast<uint4 *>(to.digit + at * 32);
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        if (first + 4 * i + lane / 8 < groups)
+            digit[32 * i + lane] = reinterpret_cast<const uint4 *>(d.digit)[32 * i + lane];
+    if (lane < 16 && first + lane / 2 < groups)
+        to.scale[at * 2 + lane] = d.scale[lane / 2][lane % 2];
+}
+
+/* 1 / rms of a row from its warps' sums of squares. */
+FN float squares_factor(const float *squares, int warps, int32_t k, float eps) {
+    float sum = 0.0f;
+    for (int w = 0; w < warps; w++)
+        sum += squares[w];
+    return 1.0f / sqrtf(sum / (float)k + eps);
 }
 
 /* A lane's 16 values of a group of 64 that begins at x. */

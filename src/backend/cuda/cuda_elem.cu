@@ -60,21 +60,10 @@ __global__ void norm_kernel(CudaNorm a) {
         part[warp] = squares;
     if (a.digits.digit) {
         row_digits(&digits[warp], v, lane);
-        int64_t at = (int64_t)row * groups + first;
-        const uint4 *in = reinterpret_cast<const uint4 *>(digits[warp].digit);
-        uint4 *out = reinterpret_cast<uint4 *>(a.digits.digit + at * 32);
-#pragma unroll
-        for (int i = 0; i < 2; i++)
-            if (first + 4 * i + lane / 8 < groups)
-                out[32 * i + lane] = in[32 * i + lane];
-        if (lane < 16 && first + lane / 2 < groups)
-            a.digits.scale[at * 2 + lane] = digits[warp].scale[lane / 2][lane % 2];
+        digits_put(a.digits, row, first, groups, digits[warp], lane);
     }
     __syncthreads();
-    float sum = 0.0f;
-    for (int w = 0; w < (int)blockDim.x / 32; w++)
-        sum += part[w];
-    float factor = 1.0f / sqrtf(sum / (float)a.k + a.eps);
+    float factor = squares_factor(part, (int)blockDim.x / 32, a.k, a.eps);
     if (a.digits.digit && threadIdx.x == 0)
         a.digits.factor[row] = factor;
     if (!a.u)
@@ -87,12 +76,8 @@ __global__ void norm_kernel(CudaNorm a) {
                                           pack_bf16(v[c].z * factor, v[c].w * factor));
 }
 
-static int norm_threads(int32_t k) {
-    return (k / CUDA_GROUP + CUDA_WARP_TILES - 1) / CUDA_WARP_TILES * 32;
-}
-
 extern "C" cudaError_t cuda_norm(const CudaLaunch *l, const CudaNorm *a) {
-    return start(l, norm_kernel, dim3((unsigned)a->m), norm_threads(a->k), 0, *a);
+    return start(l, norm_kernel, dim3((unsigned)a->m), 32 * row_warps(a->k), 0, *a);
 }
 
 __global__ void norm_f32_kernel(float *out, const float *x, const float *gain, float eps,

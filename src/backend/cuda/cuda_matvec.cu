@@ -157,13 +157,7 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS_WANTED(NT, WARPS))
                 continue;
             float sum = part_sum(s.part, warps, NT, t, row, col);
             sum *= source_factor<FUSED>(a.src, s, warps, a.w.k, step_row);
-            float *y = a.y + (int64_t)step_row * a.ldy + n;
-            if (a.is_add) {
-                sum += *y;
-                if (!is_finite(sum))
-                    note_bad(a.bad, step_row);
-            }
-            *y = sum;
+            output_store(a, sum, step_row, n);
         }
         if (next >= n_blocks)
             return;
@@ -171,10 +165,6 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS_WANTED(NT, WARPS))
         turn = 1 - turn;
         __syncthreads();
     }
-}
-
-static int product_warps(int32_t k) {
-    return (k / CUDA_GROUP + CUDA_WARP_TILES - 1) / CUDA_WARP_TILES;
 }
 
 template <int BITS, int NT, bool FUSED, int WARPS>
@@ -198,7 +188,7 @@ static cudaError_t matvec_rows(const CudaLaunch *l, const CudaMatvec *a, unsigne
 }
 
 template <int BITS> static cudaError_t matvec_start(const CudaLaunch *l, const CudaMatvec *a) {
-    int warps = product_warps(a->w.k), buffers = 1;
+    int warps = row_warps(a->w.k), buffers = 1;
     unsigned blocks = (unsigned)(a->w.n + 15) / 16;
     if (blocks > 4096) { // the output head: blocks that go round
         blocks = 528;
@@ -238,9 +228,8 @@ FN void swiglu_store(const Shared &s, const CudaSource &src, int32_t k, int warp
         if (step_row >= m)
             continue;
         float factor = source_factor<FUSED>(src, s, warps, k, step_row);
-        float gate = part_sum(s.part, warps, NT, t, unit, col) * factor;
-        float up = part_sum(s.part, warps, NT, t, unit + 8, col) * factor;
-        act[(int64_t)step_row * ld + unit0 + unit] = silu(gate) * up;
+        act[(int64_t)step_row * ld + unit0 + unit] =
+            unit_sum(s.part, warps, NT, t, unit, col, factor);
     }
 }
 
@@ -277,15 +266,7 @@ FN void router_store(const CudaRouter &a, const Shared &s, int32_t block, int32_
 /* The digits of a row that was normalised on the way, for the kernel behind; by one block. */
 FN void digits_keep(const CudaRouter &a, const Shared &s, int warps, int warp, int32_t groups,
                     int lane) {
-    int32_t first = warp * CUDA_WARP_TILES;
-    const Digits8 &d = s.digits[warp];
-#pragma unroll
-    for (int i = 0; i < 2; i++)
-        if (first + 4 * i + lane / 8 < groups)
-            reinterpret_cast<uint4 *>(a.src.digits.digit + first * 32)[32 * i + lane] =
-                reinterpret_cast<const uint4 *>(d.digit)[32 * i + lane];
-    if (lane < 16 && first + lane / 2 < groups)
-        a.src.digits.scale[first * 2 + lane] = d.scale[lane / 2][lane % 2];
+    digits_put(a.src.digits, 0, warp * CUDA_WARP_TILES, groups, s.digits[warp], lane);
     if (threadIdx.x == 0)
         a.src.digits.factor[0] = squares_factor(s.squares, warps, a.router.k, a.src.eps);
 }
@@ -331,7 +312,7 @@ template <int NT, bool FUSED> __global__ void __launch_bounds__(512) router_kern
 template <int NT, bool FUSED>
 static cudaError_t router_one(const CudaLaunch *l, const CudaRouter *a) {
     unsigned blocks = (unsigned)((a->router.n + 15) / 16 + a->shared.n / 16);
-    int warps = product_warps(a->router.k);
+    int warps = row_warps(a->router.k);
     dim3 grid(blocks, (unsigned)(a->src.m + 4 * NT - 1) / (4 * NT));
     return start(l, router_kernel<NT, FUSED>, grid, 32 * warps,
                  shared_bytes<8>(warps, NT, FUSED, 1), *a);
@@ -402,9 +383,8 @@ __global__ void __launch_bounds__(512) experts_kernel(CudaExperts a) {
     if (warp || c >= n)
         return;
     float factor = a.src.digits.factor[pairs[0][c] / a.top_k];
-    float gate = part_sum(s.part, warps, 1, 0, unit, c) * factor;
-    float up = part_sum(s.part, warps, 1, 0, unit + 8, c) * factor;
-    a.act[(int64_t)pairs[0][c] * a.inner + blockIdx.x * 8 + unit] = silu(gate) * up;
+    a.act[(int64_t)pairs[0][c] * a.inner + blockIdx.x * 8 + unit] =
+        unit_sum(s.part, warps, 1, 0, unit, c, factor);
 }
 
 /* Asks for a warp's digits of row 0. */
@@ -452,13 +432,12 @@ __global__ void __launch_bounds__(512) experts_one_kernel(CudaExperts a) {
         return;
     int unit = (int)threadIdx.x;
     float factor = a.src.digits.factor[0];
-    float gate = part_sum(s.part, warps, 1, 0, unit, 0) * factor;
-    float up = part_sum(s.part, warps, 1, 0, unit + 8, 0) * factor;
-    a.act[(int64_t)pair * a.inner + blockIdx.x * 8 + unit] = silu(gate) * up;
+    a.act[(int64_t)pair * a.inner + blockIdx.x * 8 + unit] =
+        unit_sum(s.part, warps, 1, 0, unit, 0, factor);
 }
 
 extern "C" cudaError_t cuda_experts_up(const CudaLaunch *l, const CudaExperts *a) {
-    int warps = product_warps(a->w.k);
+    int warps = row_warps(a->w.k);
     dim3 grid((unsigned)a->inner / 8, (unsigned)(a->src.m * a->top_k));
     if (a->src.m == 1)
         return start(l, experts_one_kernel, grid, 32 * warps, shared_bytes<4>(warps, 1, true, 1),

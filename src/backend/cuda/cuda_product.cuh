@@ -110,12 +110,22 @@ FN float part_sum(const float *part, int warps, int nt, int t, int row, int col)
     return sum;
 }
 
-/* 1 / rms from the partial sums of squares; in the order of norm_kernel. */
-FN float squares_factor(const float *squares, int warps, int32_t k, float eps) {
-    float sum = 0.0f;
-    for (int w = 0; w < warps; w++)
-        sum += squares[w];
-    return 1.0f / sqrtf(sum / (float)k + eps);
+/* The activation of one unit from the sums of its gate and up, which stand 8 rows apart. */
+FN float unit_sum(const float *part, int warps, int nt, int t, int unit, int col, float factor) {
+    float gate = part_sum(part, warps, nt, t, unit, col) * factor;
+    float up = part_sum(part, warps, nt, t, unit + 8, col) * factor;
+    return silu(gate) * up;
+}
+
+/* Output n of a step row: stored, or added with a bad row noted. */
+FN void output_store(const CudaMatvec &a, float sum, int32_t step_row, int32_t n) {
+    float *y = a.y + (int64_t)step_row * a.ldy + n;
+    if (a.is_add) {
+        sum += *y;
+        if (!is_finite(sum))
+            note_bad(a.bad, step_row);
+    }
+    *y = sum;
 }
 
 #endif

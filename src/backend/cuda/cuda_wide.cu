@@ -63,20 +63,12 @@ FN void wide_product(float (*acc)[2], const WideShared<BITS> &s, const WarpTiles
 FN void wide_store(const CudaMatvec &a, const float *part, int slices, int nt, int32_t block, int t,
                    int row, int col, int32_t step_row) {
     float factor = a.src.digits.factor ? a.src.digits.factor[step_row] : 1.0f;
-    float sum = part_sum(part, slices, nt, t, row, col) * factor;
-    if (a.is_swiglu) {
-        if (row < 8)
-            a.y[(int64_t)step_row * a.ldy + block * 8 + row] =
-                silu(sum) * (part_sum(part, slices, nt, t, row + 8, col) * factor);
-        return;
-    }
-    float *y = a.y + (int64_t)step_row * a.ldy + block * 16 + row;
-    if (a.is_add) {
-        sum += *y;
-        if (!is_finite(sum))
-            note_bad(a.bad, step_row);
-    }
-    *y = sum;
+    if (!a.is_swiglu)
+        output_store(a, part_sum(part, slices, nt, t, row, col) * factor, step_row,
+                     block * 16 + row);
+    else if (row < 8)
+        a.y[(int64_t)step_row * a.ldy + block * 8 + row] =
+            unit_sum(part, slices, nt, t, row, col, factor);
 }
 
 /* Block (goes round, 4 NT step rows). Its warps are teams of `slices`, a team a row block at a
@@ -141,10 +133,6 @@ __global__ void __launch_bounds__(WIDE_WARPS * 32, 1) wide_kernel(CudaMatvec a, 
     }
 }
 
-static int wide_slices(int32_t k) {
-    return (k / CUDA_GROUP + CUDA_WARP_TILES - 1) / CUDA_WARP_TILES;
-}
-
 extern "C" bool cuda_wide_fits(const CudaLaunch *l, const CudaMatvec *a) {
     size_t size = a->w.bits == 4 ? sizeof(WideShared<4>) : sizeof(WideShared<8>);
     return a->src.m > 8 && !a->src.x && a->w.k <= WIDE_K && (size_t)l->max_shared >= size;
@@ -162,7 +150,7 @@ static cudaError_t wide_start(const CudaLaunch *l, const CudaMatvec *a, int slic
 }
 
 template <int BITS> static cudaError_t wide_rows(const CudaLaunch *l, const CudaMatvec *a) {
-    int slices = wide_slices(a->w.k);
+    int slices = row_warps(a->w.k);
     if (a->w.k > WIDE_DIGITS || a->src.m <= 16)
         return wide_start<BITS, WIDE_NT / 2>(l, a, slices);
     return wide_start<BITS, WIDE_NT>(l, a, slices);
