@@ -5,7 +5,7 @@
 #ifdef LILY_HAS_CUDA
 #include "cuda_attn_checks.h"
 #include "cuda_delta_checks.h"
-#include "cuda_matmul_checks.h"
+#include "cuda_matvec_checks.h"
 #endif
 
 /* C8: a replayed graph and kernels started one by one, chained or not, give the same bits. */
@@ -42,6 +42,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(attention_tiles_agree_with_double),
         cmocka_unit_test(delta_rule_agrees_with_the_token_loop),
         CUDA_MATMUL_CHECKS,
+        cmocka_unit_test(wide_matrices_norm_on_the_way),
 #endif
         CUDA_CHECKS,
         BOTH(C8_graph_and_eager_are_equal),

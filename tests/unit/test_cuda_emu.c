@@ -5,7 +5,7 @@
 #include "cuda_attn_checks.h"
 #include "cuda_checks.h"
 #include "cuda_delta_checks.h"
-#include "cuda_matmul_checks.h"
+#include "cuda_matvec_checks.h"
 #include "engine/engine.h"
 
 void emu_set_order(int order);
@@ -198,6 +198,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(attention_tiles_agree_with_double),
         cmocka_unit_test(delta_rule_agrees_with_the_token_loop),
         CUDA_MATMUL_CHECKS,
+        cmocka_unit_test(wide_matrices_norm_on_the_way),
         cmocka_unit_test(products_agree_in_the_other_order),
         BOTH(taps_show_the_residual_stream),
         ON(b, prompts_agree_with_f64),

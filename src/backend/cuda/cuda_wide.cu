@@ -7,7 +7,9 @@
 #include "backend/cuda/cuda_product.cuh"
 
 enum {
-    WIDE_WARPS = 8,
+    WIDE_TILES = 8,  // warps' shares of tiles at a time
+    WIDE_HALVES = 2, // warps that share one, with half the step rows each
+    WIDE_WARPS = WIDE_TILES * WIDE_HALVES,
     WIDE_NT = 8,        // four step rows each
     WIDE_BLOCKS = 132,  // that go round: one a multiprocessor of the largest card so far
     WIDE_K = 4096,      // inputs of the longest rows that fit, half as many step rows
@@ -16,10 +18,10 @@ enum {
 
 /* Shared memory: a warp's tiles once or twice, digits and scales of the step rows, partial sums. */
 template <int BITS> struct WideShared {
-    WarpTiles<BITS> tiles[WIDE_WARPS][BITS == 4 ? 2 : 1];
+    WarpTiles<BITS> tiles[WIDE_TILES][BITS == 4 ? 2 : 1];
     uint32_t digit[WIDE_DIGITS / CUDA_GROUP * WIDE_NT * 4 * 32];
     float scale[WIDE_DIGITS / CUDA_GROUP * WIDE_NT * 4 * 2];
-    float part[WIDE_WARPS * WIDE_NT * 64];
+    float part[WIDE_TILES * WIDE_NT * 64];
 };
 
 /* Asks for the digits and scales of step rows [row0, row0 + n). */
@@ -35,10 +37,10 @@ FN void wide_fetch(WideShared<BITS> &s, const CudaDigits &d, int32_t row0, int32
     copy_commit();
 }
 
-/* A warp's share of 16 outputs for n step rows: tiles [first, first + 8). */
+/* A warp's share of 16 outputs for step rows [row0, n), 4 NT at most: tiles [first, first + 8). */
 template <int BITS, int NT>
 FN void wide_product(float (*acc)[2], const WideShared<BITS> &s, const WarpTiles<BITS> &w,
-                     int32_t first, int32_t groups, int32_t n, int lane) {
+                     int32_t first, int32_t groups, int32_t row0, int32_t n, int lane) {
     const uint4 *digits =
         reinterpret_cast<const uint4 *>(s.digit) + first * 8 + lane / 4 % 2 * 4 + lane % 4;
     const float2 *scales = reinterpret_cast<const float2 *>(s.scale) + first;
@@ -50,7 +52,7 @@ FN void wide_product(float (*acc)[2], const WideShared<BITS> &s, const WarpTiles
             tile_unpack<BITS>(a, word);
 #pragma unroll
             for (int t = 0; t < NT; t++) {
-                int32_t row = 4 * t + lane / 8, col = 4 * t + lane % 4;
+                int32_t row = row0 + 4 * t + lane / 8, col = row0 + 4 * t + lane % 4;
                 row = row < n ? row : n - 1;
                 col = col < n ? col : n - 1;
                 tile_product(acc[t], a, scale, digits[row * groups * 8 + 8 * i],
@@ -72,64 +74,62 @@ FN void wide_store(const CudaMatvec &a, const float *part, int slices, int nt, i
 }
 
 /* Block (goes round, 4 NT step rows). Its warps are teams of `slices`, a team a row block at a
- * time. */
+ * time, and each share of tiles has two warps: one copies, both multiply. */
 template <int BITS, int NT>
 __global__ void __launch_bounds__(WIDE_WARPS * 32, 1) wide_kernel(CudaMatvec a, int32_t slices) {
     DYN_SHARED(WideShared<BITS>, shared);
     WideShared<BITS> &s = *shared;
-    constexpr int BUFFERS = BITS == 4 ? 2 : 1;
-    int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-    int32_t teams = WIDE_WARPS / slices, team = warp / slices, slice = warp % slices;
+    constexpr int BUFFERS = BITS == 4 ? 2 : 1, MINE = NT / WIDE_HALVES;
+    int warp = (int)threadIdx.x / 32 % WIDE_TILES, half = (int)threadIdx.x / 32 / WIDE_TILES;
+    int lane = (int)threadIdx.x % 32;
+    int32_t teams = WIDE_TILES / slices, team = warp / slices, slice = warp % slices;
     int32_t groups = a.w.k / CUDA_GROUP, first = slice * CUDA_WARP_TILES;
     int32_t n_blocks = (a.w.n + 15) / 16, step = (int32_t)gridDim.x * teams, turn = 0;
     int32_t row0 = (int32_t)blockIdx.y * 4 * NT, n = a.src.m - row0;
     n = n < 4 * NT ? n : 4 * NT;
-    bool is_working = team < teams; // of 8 warps and 3 slices two have nothing to do
+    bool is_working = team < teams; // of 8 shares and 3 slices two have nothing to do
+    bool is_copier = is_working && half == 0;
     int32_t block = (int32_t)blockIdx.x * teams + team;
     float *part = s.part + team * slices * NT * 64;
-    if (is_working && block < n_blocks)
+    if (is_copier && block < n_blocks)
         tiles_fetch<BITS>(s.tiles[warp][0], a.w, block, first, lane);
     chain_wait();
     chain_next();
     wide_fetch<BITS>(s, a.src.digits, row0, n, groups);
     copy_wait<0>();
-    __syncthreads();
     for (int32_t round = (int32_t)blockIdx.x * teams; round < n_blocks; round += step) {
         bool is_there = is_working && block < n_blocks;
-        bool has_next = is_working && block + step < n_blocks;
-        if (BUFFERS == 2) {
-            if (has_next)
-                tiles_fetch<BITS>(s.tiles[warp][1 - turn], a.w, block + step, first, lane);
-            else
-                copy_commit();
+        bool has_next = is_copier && block + step < n_blocks;
+        if (BUFFERS == 2 && has_next) {
+            tiles_fetch<BITS>(s.tiles[warp][1 - turn], a.w, block + step, first, lane);
             copy_wait<1>();
         } else {
             copy_wait<0>();
         }
-        __syncwarp();
+        __syncthreads(); // tiles are there, sums of the round before are stored
         if (is_there) {
-            float acc[NT][2];
+            float acc[MINE][2];
 #pragma unroll
-            for (int t = 0; t < NT; t++)
+            for (int t = 0; t < MINE; t++)
                 acc[t][0] = acc[t][1] = 0.0f;
-            wide_product<BITS, NT>(acc, s, s.tiles[warp][turn], first, groups, n, lane);
+            wide_product<BITS, MINE>(acc, s, s.tiles[warp][turn], first, groups, 4 * MINE * half, n,
+                                     lane);
 #pragma unroll
-            for (int t = 0; t < NT; t++)
-                part_store(part + (slice * NT + t) * 64, acc[t], lane);
+            for (int t = 0; t < MINE; t++)
+                part_store(part + (slice * NT + half * MINE + t) * 64, acc[t], lane);
         }
-        __syncwarp();
+        __syncthreads();
         if (BUFFERS == 1 && has_next)
             tiles_fetch<BITS>(s.tiles[warp][0], a.w, block + step, first, lane);
-        __syncthreads();
         if (is_there)
-            for (int at = slice * 32 + lane; at < NT * 64; at += slices * 32) {
+            for (int at = (half * slices + slice) * 32 + lane; at < NT * 64;
+                 at += WIDE_HALVES * slices * 32) {
                 int t = at / 64, row = at % 16, col = at / 16 % 4;
                 if (4 * t + col < n && block * 16 + row < a.w.n)
                     wide_store(a, part, slices, NT, block, t, row, col, row0 + 4 * t + col);
             }
         block += step;
         turn = BUFFERS == 2 ? 1 - turn : 0;
-        __syncthreads();
     }
 }
 
@@ -140,7 +140,7 @@ extern "C" bool cuda_wide_fits(const CudaLaunch *l, const CudaMatvec *a) {
 
 template <int BITS, int NT>
 static cudaError_t wide_start(const CudaLaunch *l, const CudaMatvec *a, int slices) {
-    int teams = WIDE_WARPS / slices, n_blocks = (a->w.n + 15) / 16;
+    int teams = WIDE_TILES / slices, n_blocks = (a->w.n + 15) / 16;
     int units = (n_blocks + teams - 1) / teams;
     int turns = (units + WIDE_BLOCKS - 1) / WIDE_BLOCKS;
     dim3 grid((unsigned)((units + turns - 1) / turns),
