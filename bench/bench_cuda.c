@@ -281,13 +281,12 @@ static int trace_names(const Bench *t, int32_t m, const char **out) {
         if (m > 8) {
             out[n++] = "router";
             out[n++] = "choice of experts";
-            out[n++] = "shared up";
         } else {
             out[n++] = "router, shared up";
         }
         out[n++] = "experts up";
         out[n++] = "experts down";
-        if (m > 2)
+        if (m > 1)
             out[n++] = "experts sum";
     }
     if (m > 1)
@@ -411,6 +410,7 @@ int main(int argc, char **argv) {
     if (t.is_trace) {
 #ifdef LILY_CUDA_TRACE
         trace(&t, 1, 256);
+        trace(&t, 1, 4096);
         trace(&t, 1, 32768);
         trace(&t, 32, 4096);
 #else

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /* bench_cuda_recur.c - times the mixers of a prefill alone, in the shape of the 35B model: the
- * gated delta net over 512, 4,096 and 32,768 rows, attention of the last rows of contexts as long.
+ * gated delta net over 512, 4,096 and 32,768 rows, attention of the last rows of contexts as long
+ * and of 32 rows behind 4,096 and 32,768.
  *
- * Use:      bench_cuda_recur [--recur] [--attn] [--sm80]
+ * Use:      bench_cuda_recur [--recur] [--attn] [--sm80] [--segment KEYS]
  * Builds with CUDA_TRACE=1 also list the time of each kernel. Medians of 9 rounds. */
 #include "backend/cuda/cuda_kernels.h"
 #include "base/mem.h"
@@ -45,6 +46,7 @@ static void patterns_make(void) {
 typedef struct Bench {
     CudaLaunch l;
     int max_shared;
+    int32_t segment; // keys of a segment of attention
     cudaEvent_t begin, end;
     uint64_t *trace; // device
 } Bench;
@@ -156,6 +158,7 @@ static void attn(Bench *b, int32_t m, int32_t context) {
     for (int32_t i = 0; i < n_blocks; i++)
         table[i] = (int32_t)((int64_t)i * 7 % n_blocks);
     CudaSeq seq = {.n_rows = m, .pos0 = pos0};
+    CudaAttnSize size = {NQ, NKV, m, 1, context, b->segment};
     size_t n_table = (size_t)n_blocks * sizeof *table, n_list = (size_t)n_tiles * sizeof *tiles;
     CudaAttnPrefill a = {.t = {.q_norm = device_alloc(DIM * 4, floats, PATTERN),
                                .k_norm = device_alloc(DIM * 4, floats, PATTERN),
@@ -172,6 +175,9 @@ static void attn(Bench *b, int32_t m, int32_t context) {
                          .tiles = device_alloc(n_list, tiles, n_list),
                          .q = device_alloc(n * NQ * DIM * 2, NULL, 0),
                          .out = device_alloc(n * NQ * DIM * 2, NULL, 0),
+                         .part = device_alloc(cuda_attn_part_bytes(&size) + 1, NULL, 0),
+                         .segment = b->segment,
+                         .most_keys = context,
                          .ld = ld,
                          .m = m,
                          .n_tiles = n_tiles,
@@ -181,7 +187,7 @@ static void attn(Bench *b, int32_t m, int32_t context) {
     snprintf(name, sizeof name, "attn/%d", context);
     bench_row(b, name, m, attn_work, &a, keys * NQ * DIM * 4 / 1e12);
     const void *gone[] = {a.t.q_norm, a.t.k_norm, a.t.rope, a.t.kv, a.t.table, a.proj,
-                          a.rows,     a.seqs,     a.tiles,  a.q,    a.out};
+                          a.rows,     a.seqs,     a.tiles,  a.q,    a.out,     a.part};
     for (size_t i = 0; i < COUNT_OF(gone); i++)
         must(cudaFree((void *)gone[i]), "freeing");
     mem_free(rows);
@@ -191,6 +197,7 @@ static void attn(Bench *b, int32_t m, int32_t context) {
 
 int main(int argc, char **argv) {
     bool is_recur = false, is_attn = false, is_sm80 = false;
+    int32_t segment = CUDA_SEGMENT_KEYS;
     for (int i = 1; i < argc; i++)
         if (strcmp(argv[i], "--recur") == 0)
             is_recur = true;
@@ -198,16 +205,21 @@ int main(int argc, char **argv) {
             is_attn = true;
         else if (strcmp(argv[i], "--sm80") == 0)
             is_sm80 = true;
+        else if (strcmp(argv[i], "--segment") == 0 && i + 1 < argc)
+            segment = (int32_t)strtol(argv[++i], NULL, 10);
         else
             return 2;
+    if (segment < 64 || segment % 64)
+        return 2;
     if (!is_recur && !is_attn)
         is_recur = is_attn = true;
-    Bench b = {0};
+    Bench b = {.segment = segment};
     int major = 0, n_multi = 0;
     must(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0), "card");
     must(cudaDeviceGetAttribute(&n_multi, cudaDevAttrMultiProcessorCount, 0), "card");
     b.l.n_sm90 = major == 9 && cuda_matmul_has_sm90() && !is_sm80 ? n_multi : 0;
     must(cudaDeviceGetAttribute(&b.max_shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0), "card");
+    b.l.n_sm = n_multi;
     must(cuda_kernels_init(b.max_shared), "kernels");
     must(cudaStreamCreateWithFlags(&b.l.stream, cudaStreamNonBlocking), "stream");
     must(cudaEventCreate(&b.begin), "event");
@@ -221,5 +233,7 @@ int main(int argc, char **argv) {
         recur(&b, sizes[i]);
     for (size_t i = 0; is_attn && i < COUNT_OF(sizes); i++)
         attn(&b, sizes[i] < 4096 ? sizes[i] : 4096, sizes[i]);
+    for (size_t i = 1; is_attn && i < COUNT_OF(sizes); i++)
+        attn(&b, 32, sizes[i] + 32);
     return 0;
 }

@@ -157,6 +157,11 @@ static inline int atomicAdd(int *p, int v) {
     *p = old + v;
     return old;
 }
+static inline uint32_t atomicOr(uint32_t *p, uint32_t v) {
+    uint32_t old = *p;
+    *p = old | v;
+    return old;
+}
 static inline float atomicAdd(float *p, float v) {
     float old = *p;
     *p = old + v;

@@ -97,7 +97,8 @@ static void taps_show_the_residual_stream(void **state) {
     BatchTap decode_tap = {oracle_trace_see, &decode};
     for (size_t i = 0; i < m; i++) {
         BatchSeq part = oracle_part(&t, PHASE_DECODE, 0, 1, WANT_NOTHING);
-        Batch batch = {1, &part, 1, ids + i, i + 1 == m ? &decode_tap : NULL};
+        Batch batch = {.n_seqs = 1, .seqs = &part, .n_rows = 1, .ids = ids + i};
+        batch.tap = i + 1 == m ? &decode_tap : NULL;
         BatchResult r;
         oracle_step(&d, &batch, &r);
         t.pos++;

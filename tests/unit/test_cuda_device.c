@@ -5,6 +5,7 @@
 #ifdef LILY_HAS_CUDA
 #include "cuda_attn_checks.h"
 #include "cuda_delta_checks.h"
+#include "cuda_experts_checks.h"
 #include "cuda_matvec_checks.h"
 #endif
 
@@ -39,9 +40,10 @@ int main(int argc, char **argv) {
         cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
 #ifdef LILY_HAS_CUDA
-        cmocka_unit_test(attention_tiles_agree_with_double),
         cmocka_unit_test(delta_rule_agrees_with_the_token_loop),
         CUDA_MATMUL_CHECKS,
+        CUDA_EXPERTS_CHECKS,
+        CUDA_ATTN_CHECKS,
         cmocka_unit_test(wide_matrices_norm_on_the_way),
 #endif
         CUDA_CHECKS,

@@ -5,6 +5,7 @@
 #include "cuda_attn_checks.h"
 #include "cuda_checks.h"
 #include "cuda_delta_checks.h"
+#include "cuda_experts_checks.h"
 #include "cuda_matvec_checks.h"
 #include "engine/engine.h"
 
@@ -32,6 +33,7 @@ static void products_agree_in_the_other_order(void **state) {
     emu_set_order(1);
     products_agree_with_double(state);
     grouped_products_agree(state);
+    experts_of_rows_are_equal(state);
     emu_set_order(0);
 }
 
@@ -195,9 +197,10 @@ int main(int argc, char **argv) {
         cmocka_set_test_filter(argv[1]);
     // Each check on one of the two models, in turn: both would take minutes here.
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(attention_tiles_agree_with_double),
+        CUDA_ATTN_CHECKS,
         cmocka_unit_test(delta_rule_agrees_with_the_token_loop),
         CUDA_MATMUL_CHECKS,
+        CUDA_EXPERTS_CHECKS,
         cmocka_unit_test(wide_matrices_norm_on_the_way),
         cmocka_unit_test(products_agree_in_the_other_order),
         BOTH(taps_show_the_residual_stream),

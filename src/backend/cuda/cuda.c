@@ -516,6 +516,7 @@ static void cut_prefill(Cuda *c, Cut *t, int32_t i) {
         t->desc.rows[n->m + row] = cut_row(c, t, i, row);
     }
     n->m += s->n_rows;
+    n->most_keys = max_i32(n->most_keys, s->pos0 + s->n_rows);
     n->n_seqs++;
     cut_table(t, s);
 }

@@ -4,21 +4,34 @@
  *
  * Path:     started by cuda_step.c between the projections and the output projection.
  * Owns:     nothing.  Thread: engine.
- * Precision: q, k, v bf16 as cached; scores, softmax and sums f32; decode multiplies v by f32
- * probabilities, prefill by bf16 ones (their sum is taken before the rounding).
- * Order: decode by the row's own context alone (cuda_layout_split), keys of a piece by warp, warps
- * in order, pieces in order; prefill key tiles of 64 from position 0 on. */
+ * Precision: q, k, v bf16 as cached; scores, softmax and sums f32; v is multiplied by probabilities
+ * in bf16: of decode by two whose sum is within 2^-17, of prefill by one (their sum is taken before
+ * the rounding).
+ * Order: decode by the row's own context alone (cuda_layout_split): key tiles of 64 of a piece in
+ * order; of the pieces every sixteenth in order, then those sums in order. Prefill: key tiles of 64
+ * of a segment in order, segments in order (cuda_attn.cuh). */
 #include "backend/cuda/cuda_attn.cuh"
 
-cudaError_t cuda_attn_sm90(const CudaLaunch *l, const CudaAttnPrefill *a);
+cudaError_t cuda_attn_sm90(const CudaLaunch *l, const CudaAttnPrefill *a, int32_t n_segments);
 cudaError_t cuda_attn_sm90_init(int max_shared);
 bool cuda_attn_sm90_fits(int max_shared);
 
 enum { GROUP = 8 };
 
-/* A warp normalises and rotates one head of 256; lane l holds dims l + 32 i. */
-FN void head_norm(float v[8], const float *gain, const float *rope, int32_t pos, float eps,
-                  int lane) {
+/* What a lane needs to normalise and rotate a head of 256, of which it holds dims l + 32 i. */
+struct HeadNorm {
+    float gain[8];
+    float2 angle; // cosine, sine
+};
+FN HeadNorm head_norm_load(const float *gain, const float *rope, int32_t pos, int lane) {
+    HeadNorm n;
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        n.gain[i] = gain[lane + 32 * i];
+    n.angle = reinterpret_cast<const float2 *>(rope)[(int64_t)pos * 32 + lane];
+    return n;
+}
+FN void head_norm(float v[8], const HeadNorm &n, float eps) {
     float squares = 0.0f;
 #pragma unroll
     for (int i = 0; i < 8; i++)
@@ -26,100 +39,206 @@ FN void head_norm(float v[8], const float *gain, const float *rope, int32_t pos,
     float factor = 1.0f / sqrtf(warp_sum(squares) / DIM + eps);
 #pragma unroll
     for (int i = 0; i < 8; i++)
-        v[i] = v[i] * factor * gain[lane + 32 * i];
-    float2 cs = reinterpret_cast<const float2 *>(rope)[(int64_t)pos * 32 + lane];
+        v[i] = v[i] * factor * n.gain[i];
     float low = v[0], high = v[1];
-    v[0] = fmaf(low, cs.x, -(high * cs.y));
-    v[1] = fmaf(low, cs.y, high * cs.x);
+    v[0] = fmaf(low, n.angle.x, -(high * n.angle.y));
+    v[1] = fmaf(low, n.angle.y, high * n.angle.x);
 }
 
 FN uint16_t to_bf16(float x) { return (uint16_t)pack_bf16(x, 0.0f); }
 
+/* Row of 512 bytes in shared memory, its 16-byte pieces exchanged inside each 128 bytes. */
+FN uint16_t *wide_piece(uint16_t *tile, int row, int piece) {
+    return tile + row * DIM + (piece ^ (row & 7)) * 8;
+}
+
 /* ---- decode ---- */
 
-enum { DECODE_WARPS = 4, DECODE_KEYS = 16, MERGE_PARTS = 4 };
-
-struct DecodeShared {
-    uint16_t q[GROUP][DIM + 8];
-    float p[DECODE_WARPS][DECODE_KEYS][GROUP]; // probabilities of each warp's 16 keys
-    float alpha[DECODE_WARPS][GROUP];
-    float top[DECODE_WARPS][GROUP], sum[DECODE_WARPS][GROUP];
-    uint16_t fresh[2][DIM]; // the step's own key and value
-    union {
-        uint16_t tile[DECODE_WARPS][2][DECODE_KEYS * DIM]; // keys, values on their way
-        float out[DECODE_WARPS][GROUP][DIM];
-    };
+enum {
+    DECODE_WARPS = 4,
+    DECODE_KEYS = TILE_KEYS / DECODE_WARPS, // of a tile, a warp
+    DECODE_BLOCKS = 3,                      // of a multiprocessor
+    MERGE_PARTS = 16,
+    MERGE_DIMS = 128, // of a block
+    MERGE_EACH = CUDA_MAX_SPLITS / MERGE_PARTS,
 };
 
-/* Row of 512 bytes of a warp's tile, its 16-byte pieces exchanged so that two rows beside each
+struct DecodeShared {
+    uint16_t keys[DECODE_WARPS][DECODE_KEYS * DIM];
+    uint16_t values[TILE_KEYS * DIM];
+    uint16_t q[GROUP][DIM + 8];
+    uint16_t fresh[2][DIM];    // the step's own key and value
+    uint4 p[DECODE_WARPS][32]; // probabilities of each warp's keys as B operands: high, low parts
+    float top[DECODE_WARPS][GROUP], sum[DECODE_WARPS][GROUP];
+};
+
+/* Row of 512 bytes of a warp's keys, its 16-byte pieces exchanged so that two rows beside each
  * other do not meet in a bank. */
 FN uint16_t *decode_piece(uint16_t *tile, int row, int piece) {
     return tile + row * DIM + (piece ^ ((row & 1) << 2 | (row >> 1 & 3))) * 8;
 }
 
-/* Asks for a warp's 16 keys (which 0) or values (which 1) from key0 on. Rows at and above n_old are
- * zeros: those behind the context, and the step's own row, which is put in later. */
-FN void decode_fetch(uint16_t *tile, const CudaAttnDecode &a, const CudaRow &r, int which,
-                     int32_t kv_head, int32_t key0, int32_t n_old, int32_t to, int lane) {
-    if (key0 < to) {
-        int32_t block = a.t.table[r.table + key0 / TILE_KEYS];
-        const uint16_t *from = kv_tile(a.t, block, which, kv_head) + key0 % TILE_KEYS * DIM;
+/* A tile of 64 keys of a piece of a line: a row's context for up to eight query heads of one
+ * key-value head. Pieces are counted line by line, lines row by row. */
+struct DecodeTile {
+    int32_t row, line, piece, key0;
+    int32_t pos, table, length, n_pieces; // of the row; keys of a piece, pieces of a line
+};
+
+FN int32_t decode_lines(const CudaAttn &t) { return t.nkv * ((t.nq / t.nkv + GROUP - 1) / GROUP); }
+
+FN int32_t decode_pieces(int32_t n_keys) {
+    int32_t length = cuda_layout_split(n_keys, CUDA_SPLIT_KEYS, CUDA_MAX_SPLITS);
+    return (n_keys + length - 1) / length;
+}
+
+FN void decode_row(DecodeTile &t, const CudaAttnDecode &a, int32_t row) {
+    CudaRow r = a.rows[row];
+    t.row = row;
+    t.pos = r.pos;
+    t.table = r.table;
+    t.length = cuda_layout_split(r.pos + 1, CUDA_SPLIT_KEYS, CUDA_MAX_SPLITS);
+    t.n_pieces = decode_pieces(r.pos + 1);
+}
+
+/* The first tile that is this block's, and how many pieces are: all blocks take as many. */
+FN int32_t decode_first(DecodeTile &t, const CudaAttnDecode &a, int lane) {
+    int32_t lines = decode_lines(a.t), all = 0, before = 0, row0 = 0;
+    for (int32_t at = lane; at < a.m; at += 32)
+        all += lines * decode_pieces(a.rows[at].pos + 1);
 #pragma unroll
-        for (int i = 0; i < DECODE_KEYS; i++)
-            copy_async(decode_piece(tile, i, lane), from + i * DIM + lane * 8, key0 + i < n_old);
+    for (int d = 16; d > 0; d >>= 1)
+        all += __shfl_xor_sync(FULL_WARP, all, d);
+    int32_t each = (all + (int32_t)gridDim.x - 1) / (int32_t)gridDim.x;
+    int32_t first = (int32_t)blockIdx.x * each;
+    if (first >= all)
+        return 0;
+    for (;; row0 += 32) { // the row that holds piece `first`
+        int32_t n = row0 + lane < a.m ? lines * decode_pieces(a.rows[row0 + lane].pos + 1) : 0;
+        int32_t end = n;
+#pragma unroll
+        for (int d = 1; d < 32; d <<= 1) {
+            int32_t ahead = __shfl_up_sync(FULL_WARP, end, d);
+            end += lane >= d ? ahead : 0;
+        }
+        int past = __popc(__ballot_sync(FULL_WARP, before + end <= first));
+        int32_t done = __shfl_sync(FULL_WARP, past < 32 ? end - n : end, past < 32 ? past : 31);
+        before += done;
+        if (past < 32) {
+            decode_row(t, a, row0 + past);
+            break;
+        }
+    }
+    t.line = (first - before) / t.n_pieces;
+    t.piece = (first - before) % t.n_pieces;
+    t.key0 = t.piece * t.length;
+    return all - first < each ? all - first : each;
+}
+
+FN int32_t decode_end(const DecodeTile &t) { // of its piece
+    int32_t end = (t.piece + 1) * t.length;
+    return end <= t.pos ? end : t.pos + 1;
+}
+
+/* The next tile; left: pieces of the block from this one on. False: there is none. */
+FN bool decode_next(DecodeTile &t, int32_t &left, const CudaAttnDecode &a) {
+    t.key0 += TILE_KEYS;
+    if (t.key0 < decode_end(t))
+        return true;
+    if (--left == 0)
+        return false;
+    if (++t.piece == t.n_pieces) {
+        t.piece = 0;
+        if (++t.line == decode_lines(a.t)) {
+            t.line = 0;
+            decode_row(t, a, t.row + 1);
+        }
+    }
+    t.key0 = t.piece * t.length;
+    return true;
+}
+
+/* The heads of a line. */
+struct DecodeHeads {
+    int32_t kv, first, n;
+    bool is_keeper; // puts the new key and value into the cache
+};
+FN DecodeHeads decode_heads(const CudaAttn &t, int32_t line) {
+    int32_t per_kv = t.nq / t.nkv, groups = (per_kv + GROUP - 1) / GROUP;
+    int32_t in_kv = line % groups * GROUP;
+    DecodeHeads h;
+    h.kv = line / groups;
+    h.first = h.kv * per_kv + in_kv;
+    h.n = per_kv - in_kv < GROUP ? per_kv - in_kv : GROUP;
+    h.is_keeper = in_kv == 0;
+    return h;
+}
+
+/* Asks for a warp's share of a tile's keys (which 0) or values (which 1). Rows at and above the
+ * step's own are zeros: those behind the context, and that row, which is put in later. */
+FN void decode_fetch(DecodeShared &s, const CudaAttnDecode &a, const DecodeTile &t, int which,
+                     bool is_there, int warp, int lane) {
+    if (is_there) {
+        int32_t block = a.t.table[t.table + t.key0 / TILE_KEYS], row0 = warp * DECODE_KEYS;
+        const uint16_t *from = kv_tile(a.t, block, which, decode_heads(a.t, t.line).kv);
+#pragma unroll
+        for (int i = 0; i < DECODE_KEYS; i++) {
+            uint16_t *to =
+                which ? wide_piece(s.values, row0 + i, lane) : decode_piece(s.keys[warp], i, lane);
+            copy_async(to, from + (row0 + i) * DIM + lane * 8, t.key0 + row0 + i < t.pos);
+        }
     }
     copy_commit();
 }
 
-/* Query heads of the group into shared memory; in the block that has the new key that key and value
+/* Query heads of a line into shared memory; in the block that has the new key that key and value
  * too, and into the cache. */
-FN void decode_prepare(const CudaAttnDecode &a, DecodeShared &s, const CudaRow &r, int32_t row,
-                       int32_t kv_head, int32_t head0, int32_t n_heads, bool is_last,
-                       bool is_keeper, int warp, int lane) {
-    const float *proj = a.proj + (int64_t)row * a.ld;
-    float v[8];
+FN void decode_prepare(DecodeShared &s, const CudaAttnDecode &a, const DecodeTile &t,
+                       const HeadNorm &query, const HeadNorm &key, bool is_last, int warp,
+                       int lane) {
+    const float *proj = a.proj + (int64_t)t.row * a.ld;
+    DecodeHeads heads = decode_heads(a.t, t.line);
+    int which = warp - 2; // key and value: by the warps that are not first to the queries
+    bool is_fresh = is_last && which >= 0;
+    float v[3][8];
 #pragma unroll
-    for (int h = warp; h < GROUP; h += DECODE_WARPS) {
+    for (int k = 0; k < 3; k++) {
+        int h = warp + k * DECODE_WARPS;
+        const float *from = proj + (heads.first + h) * 2 * DIM;
+        if (k == 2)
+            from = proj + a.t.nq * 2 * DIM + (which * a.t.nkv + heads.kv) * DIM;
+        bool is_there = k < 2 ? h < heads.n : is_fresh;
 #pragma unroll
         for (int i = 0; i < 8; i++)
-            v[i] = h < n_heads ? proj[(head0 + h) * 2 * DIM + lane + 32 * i] : 0.0f;
-        head_norm(v, a.t.q_norm, a.t.rope, r.pos, a.t.eps, lane);
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            s.q[h][lane + 32 * i] = to_bf16(h < n_heads ? v[i] * 0.0625f : 0.0f);
+            v[k][i] = is_there ? __ldcg(from + lane + 32 * i) : 0.0f;
     }
-    if (!is_last || warp < 2)
-        return;
-    int which = warp - 2; // the warps that are not first to the queries
-    const float *from = proj + a.t.nq * 2 * DIM + (which * a.t.nkv + kv_head) * DIM;
 #pragma unroll
-    for (int i = 0; i < 8; i++)
-        v[i] = from[lane + 32 * i];
+    for (int k = 0; k < 2; k++) {
+        head_norm(v[k], query, a.t.eps);
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            s.q[warp + k * DECODE_WARPS][lane + 32 * i] = to_bf16(v[k][i] * 0.0625f);
+    }
+    if (!is_fresh)
+        return;
     if (which == 0)
-        head_norm(v, a.t.k_norm, a.t.rope, r.pos, a.t.eps, lane);
-    int32_t block = a.t.table[r.table + r.pos / TILE_KEYS];
-    uint16_t *to = kv_tile(a.t, block, which, kv_head) + r.pos % TILE_KEYS * DIM;
+        head_norm(v[2], key, a.t.eps);
+    int32_t block = a.t.table[t.table + t.pos / TILE_KEYS];
+    uint16_t *to = kv_tile(a.t, block, which, heads.kv) + t.pos % TILE_KEYS * DIM;
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-        uint16_t x = to_bf16(v[i]);
+        uint16_t x = to_bf16(v[2][i]);
         s.fresh[which][lane + 32 * i] = x;
-        if (is_keeper)
+        if (heads.is_keeper)
             to[lane + 32 * i] = x;
     }
 }
 
-/* The step's own row into the tile that it belongs to. */
-FN void decode_freshen(DecodeShared &s, uint16_t *tile, int which, int32_t row, int lane) {
-    if (row >= 0 && row < DECODE_KEYS)
-        *reinterpret_cast<uint4 *>(decode_piece(tile, row, lane)) =
-            *reinterpret_cast<const uint4 *>(&s.fresh[which][8 * lane]);
-    __syncwarp();
-}
-
-/* Scores (log 2) of 16 keys by 8 heads: c as the C operand. A lane reads 16 bytes, so dims
+/* Scores (log 2) of a warp's 16 keys by 8 heads: c as the C operand. A lane reads 16 bytes, so dims
  * 32 b + 8 j + i go to two instructions, for keys and queries alike. */
 FN void decode_scores(float c[4], uint16_t *keys, const uint4 q[8], int lane) {
     int g = lane / 4, j = lane % 4;
+    float d[4] = {0.0f, 0.0f, 0.0f, 0.0f};
     c[0] = c[1] = c[2] = c[3] = 0.0f;
 #pragma unroll
     for (int b = 0; b < 8; b++) {
@@ -128,243 +247,277 @@ FN void decode_scores(float c[4], uint16_t *keys, const uint4 q[8], int lane) {
         uint32_t a0[4] = {k0.x, k1.x, k0.y, k1.y};
         uint32_t a1[4] = {k0.z, k1.z, k0.w, k1.w};
         mma_bf16(c, a0, q[b].x, q[b].y);
-        mma_bf16(c, a1, q[b].z, q[b].w);
+        mma_bf16(d, a1, q[b].z, q[b].w);
     }
 #pragma unroll
     for (int i = 0; i < 4; i++)
-        c[i] *= LOG2_E;
+        c[i] = (c[i] + d[i]) * LOG2_E;
 }
 
-/* A lane's running numbers: of heads 2 j and 2 j + 1, and dims 8 lane .. of all eight heads. */
+/* A piece's running numbers: of heads 2 j and 2 j + 1, sums over the lane's own keys; products for
+ * the warp's 64 dims as four C operands, rows dims, columns heads. */
 struct Running {
     float top[2], sum[2];
-    float out[GROUP][8];
+    float out[4][4];
 };
 
-/* Probabilities of 16 keys from key0 on into s.p; those at and above n_keys do not count. */
-FN void decode_softmax(Running &run, DecodeShared &s, float c[4], int32_t key0, int32_t n_keys,
-                       int warp, int lane) {
+/* Probabilities of the warp's keys into shared memory, each as two bf16 whose sum is within 2^-17
+ * of it; those at and above n_keys do not count. Returns the factors of what was summed before. */
+FN void decode_softmax(Running &run, DecodeShared &s, float c[4], float alpha[2], int32_t key0,
+                       int32_t n_keys, int warp, int lane) {
     int g = lane / 4, j = lane % 4;
 #pragma unroll
     for (int i = 0; i < 4; i++)
         c[i] = key0 + g + i / 2 * 8 < n_keys ? c[i] : NO_SCORE;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        float top = fmaxf(run.top[h], column_max(fmaxf(c[h], c[2 + h])));
-        float alpha = exp2f(run.top[h] - top);
-        float p0 = c[h] > NO_SCORE ? exp2f(c[h] - top) : 0.0f;
-        float p1 = c[2 + h] > NO_SCORE ? exp2f(c[2 + h] - top) : 0.0f;
-        p0 = c[h] == c[h] ? p0 : c[h]; // a NaN stays one
-        p1 = c[2 + h] == c[2 + h] ? p1 : c[2 + h];
-        run.sum[h] = fmaf(run.sum[h], alpha, p0 + p1);
-        run.top[h] = top;
-        s.p[warp][g][2 * j + h] = p0;
-        s.p[warp][g + 8][2 * j + h] = p1;
+        float top = column_max(fmaxf(c[h], c[2 + h]));
         if (g == 0)
-            s.alpha[warp][2 * j + h] = alpha;
+            s.top[warp][2 * j + h] = top;
     }
-    __syncwarp();
-}
-
-/* out = out * alpha + sum of p v over the tile's 16 values (zeros where there is none). */
-FN void decode_values(Running &run, DecodeShared &s, uint16_t *values, int warp, int lane) {
-#pragma unroll
-    for (int h = 0; h < GROUP; h++) {
-        float alpha = s.alpha[warp][h];
-#pragma unroll
-        for (int d = 0; d < 8; d++)
-            run.out[h][d] *= alpha;
-    }
-#pragma unroll 4
-    for (int i = 0; i < DECODE_KEYS; i++) {
-        uint4 v = *reinterpret_cast<const uint4 *>(decode_piece(values, i, lane));
-        float x[8] = {bf16_low(v.x), bf16_high(v.x), bf16_low(v.y), bf16_high(v.y),
-                      bf16_low(v.z), bf16_high(v.z), bf16_low(v.w), bf16_high(v.w)};
-        const float4 *p = reinterpret_cast<const float4 *>(s.p[warp][i]);
-        float4 p0 = p[0], p1 = p[1];
-        float w[8] = {p0.x, p0.y, p0.z, p0.w, p1.x, p1.y, p1.z, p1.w};
-#pragma unroll
-        for (int h = 0; h < GROUP; h++)
-#pragma unroll
-            for (int d = 0; d < 8; d++)
-                run.out[h][d] = fmaf(w[h], x[d], run.out[h][d]);
-    }
-    __syncwarp();
-}
-
-/* Puts the warps' numbers together: warps in order. */
-FN void decode_merge(const CudaAttnDecode &a, DecodeShared &s, Running &run, int32_t row,
-                     int32_t head0, int32_t n_heads, int32_t piece, int warp, int lane) {
-    int j = lane % 4;
-    __syncthreads(); // the tiles are done with: `out` takes their place
+    __syncthreads(); // also: every warp is done with the probabilities of the tile before
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        float sum = column_sum(run.sum[h]);
-        if (lane < 4) {
-            s.top[warp][2 * j + h] = run.top[h];
-            s.sum[warp][2 * j + h] = sum;
-        }
-    }
-#pragma unroll
-    for (int h = 0; h < GROUP; h++) {
-        float4 *to = reinterpret_cast<float4 *>(&s.out[warp][h][8 * lane]);
-        to[0] = make_float4(run.out[h][0], run.out[h][1], run.out[h][2], run.out[h][3]);
-        to[1] = make_float4(run.out[h][4], run.out[h][5], run.out[h][6], run.out[h][7]);
-    }
-    __syncthreads();
-    for (int h = 0; h < n_heads; h++) {
-        float top = NO_SCORE, sum = 0.0f, f[DECODE_WARPS];
+        float top = run.top[h];
 #pragma unroll
         for (int w = 0; w < DECODE_WARPS; w++)
-            top = fmaxf(top, s.top[w][h]);
+            top = fmaxf(top, s.top[w][2 * j + h]);
+        alpha[h] = exp2f(run.top[h] - top);
+        run.top[h] = top;
 #pragma unroll
-        for (int w = 0; w < DECODE_WARPS; w++) {
-            f[w] = exp2f(s.top[w][h] - top);
-            sum = fmaf(f[w], s.sum[w][h], sum);
+        for (int i = h; i < 4; i += 2) {
+            float p = c[i] > NO_SCORE ? exp2f(c[i] - top) : 0.0f;
+            c[i] = c[i] == c[i] ? p : c[i]; // a NaN stays one
         }
-        int64_t at = ((int64_t)row * a.t.nq + head0 + h) * CUDA_MAX_SPLITS + piece;
-        for (int d = (int)threadIdx.x; d < DIM; d += DECODE_WARPS * 32) {
-            float out = 0.0f;
+        run.sum[h] = fmaf(run.sum[h], alpha[h], c[h] + c[2 + h]);
+    }
+    uint32_t high[2], low[2];
 #pragma unroll
-            for (int w = 0; w < DECODE_WARPS; w++)
-                out = fmaf(f[w], s.out[w][h][d], out);
-            a.part[at * DIM + d] = out;
+    for (int k = 0; k < 2; k++) {
+        high[k] = pack_bf16(c[2 * k], c[2 * k + 1]);
+        low[k] = pack_bf16(c[2 * k] - bf16_low(high[k]), c[2 * k + 1] - bf16_high(high[k]));
+        high[k] = transpose_matrix(high[k]);
+        low[k] = transpose_matrix(low[k]);
+    }
+    s.p[warp][lane] = make_uint4(high[0], high[1], low[0], low[1]);
+}
+
+/* out = out * alpha + sum of p v over the tile's values (zeros where there is none). */
+FN void decode_values(Running &run, DecodeShared &s, const float alpha[2], int warp, int lane) {
+    int row = lane / 16 * 8 + lane % 8, which = lane / 8 % 2;
+    SharedAt at[4]; // of dims 64 warp + 16 t ..; 16 keys are 8192 bytes
+#pragma unroll
+    for (int t = 0; t < 4; t++) {
+        at[t] = shared_place(wide_piece(s.values, row, 8 * warp + 2 * t + which));
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            run.out[t][i] *= alpha[i % 2];
+    }
+#pragma unroll
+    for (int k = 0; k < DECODE_WARPS; k++) {
+        uint4 p = s.p[k][lane];
+#pragma unroll
+        for (int t = 0; t < 4; t++) {
+            uint32_t v[4];
+            load_matrix_transposed(v, at[t] + k * 8192);
+            mma_bf16(run.out[t], v, p.x, p.y);
+            mma_bf16(run.out[t], v, p.z, p.w);
         }
-        if (threadIdx.x == 0)
-            *reinterpret_cast<float2 *>(a.part_ml + at * 2) = make_float2(top, sum);
     }
 }
 
-/* Block (piece, key-value head and group of 8 query heads, row). Keys and values of earlier steps
- * are under way before the wait; a warp's next keys are fetched while it works on its values, and
- * the other way round. */
-__global__ void __launch_bounds__(DECODE_WARPS * 32, 2) attn_decode_kernel(CudaAttnDecode a) {
+FN void run_begin(Running &run) {
+    run.top[0] = run.top[1] = NO_SCORE;
+    run.sum[0] = run.sum[1] = 0.0f;
+#pragma unroll
+    for (int i = 0; i < 16; i++)
+        run.out[i / 4][i % 4] = 0.0f;
+}
+
+/* A finished piece to its place. The warps' sums, in order, are there behind the barrier. */
+FN void run_store(const Running &run, DecodeShared &s, const CudaAttnDecode &a, const DecodeTile &t,
+                  int warp, int lane) {
+    int g = lane / 4, j = lane % 4;
+    DecodeHeads heads = decode_heads(a.t, t.line);
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        int32_t head = 2 * j + h;
+        if (head >= heads.n)
+            continue;
+        int64_t at = ((int64_t)t.row * a.t.nq + heads.first + head) * CUDA_MAX_SPLITS + t.piece;
+        float *to = a.part + at * DIM + 64 * warp + g;
+#pragma unroll
+        for (int n = 0; n < 8; n++)
+            to[8 * n] = run.out[n / 2][n % 2 * 2 + h];
+        float sum = 0.0f;
+#pragma unroll
+        for (int w = 0; w < DECODE_WARPS; w++)
+            sum += s.sum[w][head];
+        if (warp == 0 && g == 0)
+            *reinterpret_cast<float2 *>(a.part_ml + at * 2) = make_float2(run.top[h], sum);
+    }
+}
+
+/* The scores of a tile and what follows from them. keys and values of `next` are asked for as soon
+ * as their places are free. */
+FN void decode_tile(Running &run, DecodeShared &s, const CudaAttnDecode &a, const DecodeTile &t,
+                    const DecodeTile &next, bool has_next, const uint4 q[8], int warp, int lane) {
+    int32_t key0 = t.key0 + warp * DECODE_KEYS, fresh = t.pos - key0;
+    bool is_fresh = fresh >= 0 && fresh < DECODE_KEYS, is_end = t.key0 + TILE_KEYS >= decode_end(t);
+    float c[4], alpha[2];
+    copy_wait<1>(); // the keys
+    if (is_fresh)
+        *reinterpret_cast<uint4 *>(decode_piece(s.keys[warp], fresh, lane)) =
+            *reinterpret_cast<const uint4 *>(&s.fresh[0][8 * lane]);
+    __syncwarp();
+    decode_scores(c, s.keys[warp], q, lane);
+    __syncwarp();
+    decode_fetch(s, a, next, 0, has_next, warp, lane);
+    decode_softmax(run, s, c, alpha, key0, t.pos + 1, warp, lane);
+    copy_wait<1>(); // the values
+    if (is_fresh)
+        *reinterpret_cast<uint4 *>(wide_piece(s.values, warp * DECODE_KEYS + fresh, lane)) =
+            *reinterpret_cast<const uint4 *>(&s.fresh[1][8 * lane]);
+#pragma unroll
+    for (int h = 0; is_end && h < 2; h++) {
+        float sum = column_sum(run.sum[h]);
+        if (lane < 4)
+            s.sum[warp][2 * lane + h] = sum;
+    }
+    __syncthreads();
+    decode_values(run, s, alpha, warp, lane);
+    if (is_end)
+        run_store(run, s, a, t, warp, lane);
+    __syncthreads();
+    decode_fetch(s, a, next, 1, has_next, warp, lane);
+}
+
+/* A block walks its pieces tile by tile: a warp multiplies the queries by 16 keys, then all the
+ * probabilities by 64 dims of the values. Keys and values of earlier steps are under way before the
+ * wait. */
+__global__ void __launch_bounds__(DECODE_WARPS * 32, DECODE_BLOCKS)
+    attn_decode_kernel(CudaAttnDecode a) {
     DYN_SHARED(DecodeShared, shared);
     DecodeShared &s = *shared;
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-    int32_t row = (int32_t)blockIdx.z, piece = (int32_t)blockIdx.x;
-    int32_t per_kv = a.t.nq / a.t.nkv, groups = (per_kv + GROUP - 1) / GROUP;
-    int32_t kv_head = (int32_t)blockIdx.y / groups, in_kv = (int32_t)blockIdx.y % groups * GROUP;
-    int32_t head0 = kv_head * per_kv + in_kv;
-    int32_t n_heads = per_kv - in_kv < GROUP ? per_kv - in_kv : GROUP;
-    CudaRow r = a.rows[row];
-    int32_t n_keys = r.pos + 1;
-    int32_t length = cuda_layout_split(n_keys, CUDA_SPLIT_KEYS, CUDA_MAX_SPLITS);
-    int32_t from = piece * length, to = from + length < n_keys ? from + length : n_keys;
-    if (from >= n_keys) {
+    DecodeTile t = {};
+    int32_t left = decode_first(t, a, lane);
+    if (left == 0) {
         chain_wait();
         chain_next();
         return;
     }
-    uint16_t *keys = s.tile[warp][0], *values = s.tile[warp][1];
-    int32_t key0 = from + DECODE_KEYS * warp;
-    decode_fetch(keys, a, r, 0, kv_head, key0, r.pos, to, lane);
-    decode_fetch(values, a, r, 1, kv_head, key0, r.pos, to, lane);
+    decode_fetch(s, a, t, 0, true, warp, lane);
+    decode_fetch(s, a, t, 1, true, warp, lane);
+    HeadNorm query = head_norm_load(a.t.q_norm, a.t.rope, t.pos, lane);
+    HeadNorm key = head_norm_load(a.t.k_norm, a.t.rope, t.pos, lane);
     chain_wait();
     chain_next(); // the kernel behind reads the projections before it waits
-    decode_prepare(a, s, r, row, kv_head, head0, n_heads, to == n_keys, in_kv == 0, warp, lane);
-    __syncthreads();
     uint4 q[8];
-#pragma unroll
-    for (int b = 0; b < 8; b++)
-        q[b] = *reinterpret_cast<const uint4 *>(&s.q[lane / 4][32 * b + 8 * (lane % 4)]);
     Running run;
+    for (bool is_first = true, has_next = true; has_next;) {
+        if (is_first || t.piece + t.key0 == 0) { // a line begins
+            if (!is_first) {
+                query = head_norm_load(a.t.q_norm, a.t.rope, t.pos, lane);
+                key = head_norm_load(a.t.k_norm, a.t.rope, t.pos, lane);
+            }
+            decode_prepare(s, a, t, query, key, t.piece + left >= t.n_pieces, warp, lane);
+            __syncthreads();
 #pragma unroll
-    for (int h = 0; h < GROUP; h++)
-#pragma unroll
-        for (int d = 0; d < 8; d++)
-            run.out[h][d] = 0.0f;
-    run.top[0] = run.top[1] = NO_SCORE;
-    run.sum[0] = run.sum[1] = 0.0f;
-    for (; key0 < to; key0 += DECODE_KEYS * DECODE_WARPS) {
-        int32_t next = key0 + DECODE_KEYS * DECODE_WARPS;
-        float c[4];
-        copy_wait<1>(); // the keys
-        __syncwarp();
-        decode_freshen(s, keys, 0, r.pos - key0, lane);
-        decode_scores(c, keys, q, lane);
-        __syncwarp();
-        decode_fetch(keys, a, r, 0, kv_head, next, r.pos, to, lane);
-        decode_softmax(run, s, c, key0, n_keys, warp, lane);
-        copy_wait<1>(); // the values
-        __syncwarp();
-        decode_freshen(s, values, 1, r.pos - key0, lane);
-        decode_values(run, s, values, warp, lane);
-        decode_fetch(values, a, r, 1, kv_head, next, r.pos, to, lane);
+            for (int b = 0; b < 8; b++)
+                q[b] = *reinterpret_cast<const uint4 *>(&s.q[lane / 4][32 * b + 8 * (lane % 4)]);
+        }
+        if (is_first || t.key0 == t.piece * t.length)
+            run_begin(run);
+        DecodeTile next = t;
+        has_next = decode_next(next, left, a);
+        decode_tile(run, s, a, t, next, has_next, q, warp, lane);
+        t = next;
+        is_first = false;
     }
     copy_wait<0>();
-    decode_merge(a, s, run, row, head0, n_heads, piece, warp, lane);
 }
 
-/* Block (query head, row): pieces in order inside each of four parts, parts in order, gate, digits.
- * Thread t is dim t % 256 of part t / 256. */
-__global__ void __launch_bounds__(DIM *MERGE_PARTS) attn_merge_kernel(CudaAttnDecode a) {
-    __shared__ __align__(16) float y[MERGE_PARTS][DIM];
-    __shared__ float factor[CUDA_MAX_SPLITS], sums[CUDA_MAX_SPLITS];
-    int32_t head = (int32_t)blockIdx.x, row = (int32_t)blockIdx.y;
-    int t = (int)threadIdx.x, d = t % DIM, part = t / DIM, lane = t % 32;
-    int32_t n_keys = a.rows[row].pos + 1;
-    int32_t length = cuda_layout_split(n_keys, CUDA_SPLIT_KEYS, CUDA_MAX_SPLITS);
-    int32_t n = (n_keys + length - 1) / length, each = (n + MERGE_PARTS - 1) / MERGE_PARTS;
+/* Block (query head and half of its dims, row): the pieces of each of 16 parts in order, parts in
+ * order, gate, digits. Warp w is part w: pieces w + 16 i; lane l holds dims 4 l .. */
+__global__ void __launch_bounds__(MERGE_PARTS * 32, 3) attn_merge_kernel(CudaAttnDecode a) {
+    __shared__ __align__(16) float y[MERGE_PARTS][MERGE_DIMS];
+    int32_t head = (int32_t)blockIdx.x / 2, dim0 = (int32_t)blockIdx.x % 2 * MERGE_DIMS;
+    int32_t row = (int32_t)blockIdx.y, n = decode_pieces(a.rows[row].pos + 1);
+    int t = (int)threadIdx.x, part = t / 32, lane = t % 32;
     int64_t at = ((int64_t)row * a.t.nq + head) * CUDA_MAX_SPLITS;
     // The projections were ready before the pieces began.
-    float gate = __ldcg(a.proj + (int64_t)row * a.ld + (2 * head + 1) * DIM + d);
+    const float *gates = a.proj + (int64_t)row * a.ld + (2 * head + 1) * DIM + dim0;
+    float gate = t < MERGE_DIMS ? __ldcg(gates + t) : 0.0f;
     chain_wait();
     chain_next();
     const float2 *ml = reinterpret_cast<const float2 *>(a.part_ml) + at;
-    if (t < 32) {
-        float2 mine[CUDA_MAX_SPLITS / 32];
-        float top = NO_SCORE;
+    const float *in = a.part + at * DIM + dim0 + 4 * lane;
+    float2 mine[CUDA_MAX_SPLITS / 32];
+    float4 v[MERGE_EACH];
 #pragma unroll
-        for (int i = 0; i < CUDA_MAX_SPLITS / 32; i++) {
-            mine[i] = 32 * i + lane < n ? ml[32 * i + lane] : make_float2(NO_SCORE, 0.0f);
-            top = fmaxf(top, mine[i].x);
-        }
-        top = warp_max(top);
+    for (int i = 0; i < CUDA_MAX_SPLITS / 32; i++)
+        mine[i] = 32 * i + lane < n ? __ldcg(ml + 32 * i + lane) : make_float2(NO_SCORE, 0.0f);
 #pragma unroll
-        for (int i = 0; i < CUDA_MAX_SPLITS / 32; i++) {
-            factor[32 * i + lane] = exp2f(mine[i].x - top);
-            sums[32 * i + lane] = mine[i].y;
-        }
+    for (int i = 0; i < MERGE_EACH; i++) {
+        int32_t piece = part + MERGE_PARTS * i;
+        v[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        if (piece < n)
+            v[i] = __ldcg(reinterpret_cast<const float4 *>(in + (int64_t)piece * DIM));
     }
+    float top = NO_SCORE, sum = 0.0f, factor[CUDA_MAX_SPLITS / 32];
+#pragma unroll
+    for (int i = 0; i < CUDA_MAX_SPLITS / 32; i++)
+        top = fmaxf(top, mine[i].x);
+    top = warp_max(top);
+#pragma unroll
+    for (int i = 0; i < CUDA_MAX_SPLITS / 32; i++) {
+        factor[i] = exp2f(mine[i].x - top);
+        sum = fmaf(factor[i], mine[i].y, sum);
+    }
+    sum = warp_sum(sum);
+    float4 out = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll
+    for (int i = 0; i < MERGE_EACH; i++) {
+        float f = __shfl_sync(FULL_WARP, factor[i / 2], part + i % 2 * MERGE_PARTS);
+        out.x = fmaf(f, v[i].x, out.x);
+        out.y = fmaf(f, v[i].y, out.y);
+        out.z = fmaf(f, v[i].z, out.z);
+        out.w = fmaf(f, v[i].w, out.w);
+    }
+    *reinterpret_cast<float4 *>(&y[part][4 * lane]) = out;
     __syncthreads();
-    int32_t from = part * each, to = from + each < n ? from + each : n;
-    float sum = 0.0f, out = 0.0f;
-    const float *in = a.part + at * DIM + d;
-#pragma unroll 8
-    for (int32_t i = from; i < to; i++)
-        out = fmaf(factor[i], in[(int64_t)i * DIM], out);
-    y[part][d] = out;
-    __syncthreads();
-    if (part == 0) {
-        for (int32_t i = 0; i < n; i++)
-            sum = fmaf(factor[i], sums[i], sum);
-        for (int q = 1; q < MERGE_PARTS; q++)
-            out += y[q][d];
-        y[0][d] = out / sum * sigmoid(gate);
+    if (t < MERGE_DIMS) {
+        float all = 0.0f;
+#pragma unroll
+        for (int q = 0; q < MERGE_PARTS; q++)
+            all += y[q][t];
+        y[0][t] = all / sum * sigmoid(gate);
     }
     __syncthreads();
     if (t >= 32)
         return;
-    float v[16];
+    float x[16];
 #pragma unroll
     for (int i = 0; i < 16; i++)
-        v[i] = 0.0f;
-    if (lane < 16)
-        group_load(v, y[0] + lane / 4 * CUDA_GROUP, lane % 4);
-    DigitLane digits = digits_make(v);
-    if (lane < 16) {
-        int64_t g = ((int64_t)row * a.t.nq + head) * 4 + lane / 4;
+        x[i] = 0.0f;
+    if (lane < 8)
+        group_load(x, y[0] + lane / 4 * CUDA_GROUP, lane % 4);
+    DigitLane digits = digits_make(x);
+    if (lane < 8) {
+        int64_t g = ((int64_t)row * a.t.nq + head) * 4 + dim0 / CUDA_GROUP + lane / 4;
         digits_store(a.out.digit + g * 32, a.out.scale + g * 2, digits, lane % 4);
     }
 }
 
 extern "C" cudaError_t cuda_attn_decode(const CudaLaunch *l, const CudaAttnDecode *a) {
-    int32_t groups = (a->t.nq / a->t.nkv + GROUP - 1) / GROUP;
-    dim3 grid(CUDA_MAX_SPLITS, (unsigned)(a->t.nkv * groups), (unsigned)a->m);
-    CUDA_TRY(start(l, attn_decode_kernel, grid, DECODE_WARPS * 32, sizeof(DecodeShared), *a));
-    return start(l, attn_merge_kernel, dim3((unsigned)a->t.nq, (unsigned)a->m), DIM * MERGE_PARTS,
-                 0, *a);
+    int32_t lines = a->t.nkv * ((a->t.nq / a->t.nkv + GROUP - 1) / GROUP);
+    int64_t most = (int64_t)a->m * lines * CUDA_MAX_SPLITS, fit = (int64_t)l->n_sm * DECODE_BLOCKS;
+    unsigned blocks = (unsigned)(fit > 0 && fit < most ? fit : most);
+    CUDA_TRY(
+        start(l, attn_decode_kernel, dim3(blocks), DECODE_WARPS * 32, sizeof(DecodeShared), *a));
+    dim3 grid((unsigned)(a->t.nq * (DIM / MERGE_DIMS)), (unsigned)a->m);
+    return start(l, attn_merge_kernel, grid, MERGE_PARTS * 32, 0, *a);
 }
 
 /* ---- prefill: norms, rotation, cache ---- */
@@ -386,7 +539,8 @@ __global__ void attn_prepare_kernel(CudaAttnPrefill a) {
     for (int i = 0; i < 8; i++)
         v[i] = bf16_value(from[lane + 32 * i]);
     if (is_query || is_key)
-        head_norm(v, is_query ? a.t.q_norm : a.t.k_norm, a.t.rope, r.pos, a.t.eps, lane);
+        head_norm(v, head_norm_load(is_query ? a.t.q_norm : a.t.k_norm, a.t.rope, r.pos, lane),
+                  a.t.eps);
     uint16_t *to = a.q + (int64_t)row * a.t.nq * DIM + head * DIM;
     if (!is_query) {
         int32_t block = a.t.table[r.table + r.pos / TILE_KEYS];
@@ -400,11 +554,6 @@ __global__ void attn_prepare_kernel(CudaAttnPrefill a) {
 
 /* ---- prefill: tiles ---- */
 
-/* Row of 512 bytes in shared memory, its 16-byte pieces exchanged inside each 128 bytes. */
-FN uint16_t *wide_piece(uint16_t *tile, int row, int piece) {
-    return tile + row * DIM + (piece ^ (row & 7)) * 8;
-}
-
 /* 64 rows of keys or values; those at and above `count` become zeros. */
 template <int WARPS> FN void kv_fetch(uint16_t *tile, const uint16_t *from, int32_t count) {
     for (int at = (int)threadIdx.x; at < TILE_KEYS * 32; at += WARPS * 32) {
@@ -413,16 +562,11 @@ template <int WARPS> FN void kv_fetch(uint16_t *tile, const uint16_t *from, int3
     }
 }
 
-/* Query row i of a tile: token i / heads, head i % heads. */
-template <int WARPS>
-FN void q_fetch(uint16_t *tile, const CudaAttnPrefill &a, int32_t row0, int32_t head0,
-                int32_t heads, int32_t n_rows) {
+template <int WARPS> FN void q_fetch(uint16_t *tile, const CudaAttnPrefill &a, const TileWork &w) {
     for (int at = (int)threadIdx.x; at < WARPS * 16 * 32; at += WARPS * 32) {
         int row = at / 32, piece = at % 32;
-        bool is_there = row < n_rows;
-        int64_t from =
-            is_there ? ((int64_t)(row0 + row / heads) * a.t.nq + head0 + row % heads) * DIM : 0;
-        copy_async(wide_piece(tile, row, piece), a.q + from + piece * 8, is_there);
+        bool is_there = row < w.n_rows;
+        copy_async(wide_piece(tile, row, piece), a.q + query_row(a, w, row) + piece * 8, is_there);
     }
 }
 
@@ -486,46 +630,39 @@ FN void tile_values(float (&out)[32][4], const float (&p)[8][4], const float alp
     }
 }
 
-/* Block (tile of tokens, key-value head). The last tiles, which see most keys, come first. */
+/* Block (tile of tokens, key-value head, segment where they are split). */
 template <int WARPS>
 __global__ void __launch_bounds__(WARPS * 32) attn_prefill_kernel(CudaAttnPrefill a) {
     DYN_SHARED(uint16_t, q);
     uint16_t *k = q + WARPS * 16 * DIM, *v = k + TILE_KEYS * DIM;
     chain_wait();
     chain_next();
-    int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-    CudaTile tile = a.tiles[gridDim.x - 1 - blockIdx.x];
-    CudaSeq seq = a.seqs[tile.seq];
-    int32_t kv_head = (int32_t)blockIdx.y, heads = a.t.nq / a.t.nkv, head0 = kv_head * heads;
-    int32_t tokens = WARPS * 16 / heads, left = seq.n_rows - tile.tok0;
-    tokens = left < tokens ? left : tokens;
-    int32_t row0 = seq.row0 + tile.tok0, n_rows = tokens * heads;
-    int32_t pos0 = seq.pos0 + tile.tok0, n_keys = pos0 + tokens;
-    const int32_t *table = a.t.table + seq.table;
-    RowPair r;
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        r.pos[h] = pos0 + (warp * 16 + lane / 4 + 8 * h) / heads;
-        r.top[h] = NO_SCORE;
-        r.sum[h] = 0.0f;
-    }
+    int me = (int)threadIdx.x, warp = me / 32, lane = me % 32;
+    __shared__ TileWork w; // shared, as registers are short
+    if (me == 0)
+        w = tile_work(a, WARPS * 16);
+    __syncthreads();
+    if (w.from >= w.to)
+        return; // the tile has fewer segments
+    RowPair r = rows_begin(w, warp, lane);
     float out[32][4] = {};
-    q_fetch<WARPS>(q, a, row0, head0, heads, n_rows);
-    kv_fetch<WARPS>(k, kv_tile(a.t, table[0], 0, kv_head), n_keys);
+    int32_t block = w.table[w.from / TILE_KEYS], edge = a.segment;
+    q_fetch<WARPS>(q, a, w);
+    kv_fetch<WARPS>(k, kv_tile(a.t, block, 0, w.kv_head), w.n_keys - w.from);
     copy_commit();
-    kv_fetch<WARPS>(v, kv_tile(a.t, table[0], 1, kv_head), n_keys);
+    kv_fetch<WARPS>(v, kv_tile(a.t, block, 1, w.kv_head), w.n_keys - w.from);
     copy_commit();
-    for (int32_t key0 = 0; key0 < n_keys; key0 += TILE_KEYS) {
+    for (int32_t key0 = w.from; key0 < w.to; key0 += TILE_KEYS) {
         float c[8][4], alpha[2];
         copy_wait<1>(); // the keys
         __syncthreads();
         tile_scores(c, q, k, warp, lane);
         __syncthreads();
         int32_t next = key0 + TILE_KEYS;
-        bool has_next = next < n_keys;
-        int32_t block = has_next ? table[next / TILE_KEYS] : 0;
+        bool has_next = next < w.to;
+        block = has_next ? w.table[next / TILE_KEYS] : 0;
         if (has_next)
-            kv_fetch<WARPS>(k, kv_tile(a.t, block, 0, kv_head), n_keys - next);
+            kv_fetch<WARPS>(k, kv_tile(a.t, block, 0, w.kv_head), w.n_keys - next);
         copy_commit();
         tile_softmax(c, r, alpha, key0, lane);
         copy_wait<1>(); // the values
@@ -533,10 +670,54 @@ __global__ void __launch_bounds__(WARPS * 32) attn_prefill_kernel(CudaAttnPrefil
         tile_values(out, c, alpha, v, lane);
         __syncthreads();
         if (has_next)
-            kv_fetch<WARPS>(v, kv_tile(a.t, block, 1, kv_head), n_keys - next);
+            kv_fetch<WARPS>(v, kv_tile(a.t, block, 1, w.kv_head), w.n_keys - next);
         copy_commit();
+        if (has_next && next == edge) {
+            segment_end(a, out, r, edge == a.segment, WARPS * 32, me);
+            edge += a.segment;
+        }
     }
-    tile_finish(a, out, r, row0, head0, heads, n_rows, warp, lane);
+    tile_end(a, w, out, r, WARPS * 32, warp, lane);
+}
+
+/* Joins the segments of tiles that were split. Block (tile, key-value head, 32 dims). */
+template <int WARPS>
+__global__ void __launch_bounds__(WARPS * 32) attn_join_kernel(CudaAttnPrefill a) {
+    chain_wait();
+    chain_next();
+    int me = (int)threadIdx.x, warp = me / 32, lane = me % 32;
+    TileWork w = tile_work(a, WARPS * 16);
+    if (w.n_keys <= a.segment)
+        return; // finished by its only block
+    int n0 = (int)blockIdx.z * JOIN_DIMS;
+    float total[JOIN_DIMS][4], keep[2], add[2];
+    RowPair r = rows_begin(w, warp, lane);
+    const float4 *place = segment_place(a, 0, WARPS * 32);
+    segment_rows(r, place, WARPS * 32, me);
+#pragma unroll
+    for (int n = 0; n < JOIN_DIMS; n++) {
+        float4 v = __ldcg(place + (n0 + n) * WARPS * 32 + me);
+        total[n][0] = v.x;
+        total[n][1] = v.y;
+        total[n][2] = v.z;
+        total[n][3] = v.w;
+    }
+#pragma unroll 4
+    for (int32_t i = 1; i * a.segment < w.n_keys; i++) {
+        RowPair next = r;
+        place = segment_place(a, i, WARPS * 32);
+        segment_rows(next, place, WARPS * 32, me);
+        rows_join(r, next, keep, add);
+#pragma unroll
+        for (int n = 0; n < JOIN_DIMS; n++) {
+            float4 v = __ldcg(place + (n0 + n) * WARPS * 32 + me);
+            total[n][0] = segment_join(total[n][0], v.x, keep[0], add[0]);
+            total[n][1] = segment_join(total[n][1], v.y, keep[0], add[0]);
+            total[n][2] = segment_join(total[n][2], v.z, keep[1], add[1]);
+            total[n][3] = segment_join(total[n][3], v.w, keep[1], add[1]);
+        }
+    }
+    tile_finish(a, w, total, r, n0, warp, lane);
 }
 
 template <int WARPS> static constexpr size_t prefill_shared() {
@@ -551,15 +732,60 @@ extern "C" int32_t cuda_attn_tile_tokens(int32_t nq, int32_t nkv, int max_shared
     return prefill_warps(max_shared) * 16 / (nq / nkv);
 }
 
-extern "C" cudaError_t cuda_attn_prefill(const CudaLaunch *l, const CudaAttnPrefill *a) {
-    unsigned heads = (unsigned)(a->t.nq + 2 * a->t.nkv);
-    CUDA_TRY(start(l, attn_prepare_kernel, dim3((heads + 7) / 8, (unsigned)a->m), 256, 0, *a));
+/* Bytes for tiles of so many warps: a place for every one, or for those whose segments go side by
+ * side. */
+static uint64_t part_bytes(int32_t warps, const CudaAttnSize *s) {
+    int32_t tokens = warps * 16 / (s->nq / s->nkv), n = s->max_ctx / s->segment + 1;
+    uint64_t all = ((uint64_t)s->max_rows / (uint64_t)tokens + (uint64_t)s->max_seqs);
+    uint64_t places = all > (uint64_t)n ? all : (uint64_t)n;
+    places *= (uint64_t)s->nkv;
+    uint64_t least = CUDA_ATTN_PLACES;
+    return (places > least ? places : least) * PLACE_LINES * (uint64_t)warps * 32 * sizeof(float4);
+}
+
+extern "C" uint64_t cuda_attn_part_bytes(const CudaAttnSize *s) {
+    uint64_t narrow = part_bytes(4, s), wide = part_bytes(8, s);
+    return s->max_ctx <= s->segment ? 0 : narrow > wide ? narrow : wide;
+}
+
+/* Whether tiles are too few for the card, and have segments that blocks of their own can take. */
+static bool is_split(const CudaLaunch *l, const CudaAttnPrefill *a) {
+    int64_t blocks = (int64_t)a->n_tiles * a->t.nkv;
+    return a->most_keys > a->segment && blocks * 4 <= (int64_t)l->n_sm * 3;
+}
+
+static cudaError_t tiles_start(const CudaLaunch *l, const CudaAttnPrefill *a, int32_t n_segments) {
     if (l->n_sm90 && cuda_attn_sm90_fits(a->max_shared))
-        return cuda_attn_sm90(l, a);
-    dim3 grid((unsigned)a->n_tiles, (unsigned)a->t.nkv);
+        return cuda_attn_sm90(l, a, n_segments);
+    dim3 grid((unsigned)a->n_tiles, (unsigned)a->t.nkv, (unsigned)n_segments);
     if (prefill_warps(a->max_shared) == 8)
         return start(l, attn_prefill_kernel<8>, grid, 256, prefill_shared<8>(), *a);
     return start(l, attn_prefill_kernel<4>, grid, 128, prefill_shared<4>(), *a);
+}
+
+static cudaError_t join_start(const CudaLaunch *l, const CudaAttnPrefill *a) {
+    dim3 grid((unsigned)a->n_tiles, (unsigned)a->t.nkv, 32 / JOIN_DIMS);
+    if (prefill_warps(a->max_shared) == 8)
+        return start(l, attn_join_kernel<8>, grid, 256, 0, *a);
+    return start(l, attn_join_kernel<4>, grid, 128, 0, *a);
+}
+
+extern "C" cudaError_t cuda_attn_prefill(const CudaLaunch *l, const CudaAttnPrefill *a) {
+    unsigned heads = (unsigned)(a->t.nq + 2 * a->t.nkv);
+    CUDA_TRY(start(l, attn_prepare_kernel, dim3((heads + 7) / 8, (unsigned)a->m), 256, 0, *a));
+    if (!is_split(l, a))
+        return tiles_start(l, a, 1);
+    int32_t n = (a->most_keys + a->segment - 1) / a->segment;
+    int32_t each = CUDA_ATTN_PLACES / (a->t.nkv * n); // tiles whose segments go side by side
+    each = each > 1 ? each : 1;
+    CudaAttnPrefill part = *a;
+    for (int32_t at = 0; at < a->n_tiles; at += each) {
+        part.tiles = a->tiles + at;
+        part.n_tiles = a->n_tiles - at < each ? a->n_tiles - at : each;
+        CUDA_TRY(tiles_start(l, &part, n));
+        CUDA_TRY(join_start(l, &part));
+    }
+    return cudaSuccess;
 }
 
 cudaError_t cuda_attn_init(int max_shared) {

@@ -8,7 +8,7 @@
  *
  * Path:     started by cuda_attn.cu where the launch says so.
  * Owns:     nothing.  Thread: engine.
- * Order:    key tiles of 64 from position 0 on, as in the sm80 column. */
+ * Order:    as in the sm80 column (cuda_attn.cuh has the segments). */
 #include "backend/cuda/cuda_attn.cuh"
 #include "backend/cuda/cuda_wgmma.cuh"
 
@@ -42,29 +42,6 @@ FN WideShared wide_cut(unsigned char *all) {
             reinterpret_cast<WideGates *>(tile + N_TILES * TILE_SIZE)};
 }
 
-/* What a block works on. */
-struct WideWork {
-    int32_t row0, head0, heads, n_rows; // query rows: token by token, head by head
-    int32_t pos0, n_keys, kv_head;
-    const int32_t *table;
-};
-FN WideWork wide_work(const CudaAttnPrefill &a) {
-    CudaTile tile = a.tiles[gridDim.x - 1 - blockIdx.x]; // those that see most keys come first
-    CudaSeq seq = a.seqs[tile.seq];
-    WideWork w;
-    w.kv_head = (int32_t)blockIdx.y;
-    w.heads = a.t.nq / a.t.nkv;
-    w.head0 = w.kv_head * w.heads;
-    int32_t tokens = 128 / w.heads, left = seq.n_rows - tile.tok0;
-    tokens = left < tokens ? left : tokens;
-    w.row0 = seq.row0 + tile.tok0;
-    w.n_rows = tokens * w.heads;
-    w.pos0 = seq.pos0 + tile.tok0;
-    w.n_keys = w.pos0 + tokens;
-    w.table = a.t.table + seq.table;
-    return w;
-}
-
 /* ---- copying ---- */
 
 /* Piece of 8 dims of a row in a tile: panels of 64 dims, pieces exchanged inside 128 bytes. */
@@ -80,19 +57,16 @@ FN void wide_fetch(uint16_t *tile, const uint16_t *from, int32_t count, int me) 
         copy_async(panel_piece(tile, row, piece), from + row * DIM + piece * 8, row < count);
 }
 
-FN void wide_copy(const CudaAttnPrefill &a, const WideShared &s, const WideWork &w, int me) {
+FN void wide_copy(const CudaAttnPrefill &a, const WideShared &s, const TileWork &w, int me) {
     int piece = me % 32;
     for (int row = me / 32; row < 128; row += COPIERS / 32) {
-        bool is_there = row < w.n_rows;
-        int32_t i = is_there ? row : 0;
-        int64_t from = ((int64_t)(w.row0 + i / w.heads) * a.t.nq + w.head0 + i % w.heads) * DIM;
         copy_async(panel_piece(s.query + row / 64 * TILE_SIZE, row % 64, piece),
-                   a.q + from + piece * 8, is_there);
+                   a.q + query_row(a, w, row) + piece * 8, row < w.n_rows);
     }
     gate_arrive_copies(&s.gates->query);
-    for (int32_t n = 0; n * TILE_KEYS < w.n_keys; n++) {
+    for (int32_t n = 0, key0 = w.from; key0 < w.to; n++, key0 += TILE_KEYS) {
         int stage = n % STAGES;
-        int32_t block = w.table[n], count = w.n_keys - n * TILE_KEYS;
+        int32_t block = w.table[key0 / TILE_KEYS], count = w.n_keys - key0;
         if (n >= STAGES)
             gate_wait(&s.gates->key_vacant[stage], n / STAGES - 1);
         wide_fetch(s.key + stage * TILE_SIZE, kv_tile(a.t, block, 0, w.kv_head), count, me);
@@ -142,29 +116,20 @@ FN void wide_pack(uint32_t (&p)[4][4], const float (&c)[8][4]) {
     }
 }
 
-FN void wide_multiply(const CudaAttnPrefill &a, const WideShared &s, const WideWork &w, int warp,
-                      int lane) {
-    RowPair r;
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        r.pos[h] = w.pos0 + (warp * 16 + lane / 4 + 8 * h) / w.heads;
-        r.top[h] = NO_SCORE;
-        r.sum[h] = 0.0f;
-    }
-    const uint16_t *query = s.query + warp / 4 * TILE_SIZE;
-    float out[32][4] = {}, c[8][4], alpha[2];
+/* Keys [from, to) of one segment, the block's tile n first; returns the tile behind. */
+FN int32_t wide_segment(float (&out)[32][4], RowPair &r, const WideShared &s, const uint16_t *query,
+                        int32_t n, int32_t from, int32_t to, int lane) {
+    float c[8][4], alpha[2];
     uint32_t p[4][4];
-    int32_t n_tiles = (w.n_keys + TILE_KEYS - 1) / TILE_KEYS;
-    gate_wait(&s.gates->query, 0);
-    gate_wait(&s.gates->key[0], 0);
+    gate_wait(&s.gates->key[n % STAGES], n / STAGES);
     wgmma_publish();
-    wide_scores(c, query, s.key);
+    wide_scores(c, query, s.key + n % STAGES * TILE_SIZE);
     wgmma_finish(c);
     if (lane == 0)
-        gate_arrive(&s.gates->key_vacant[0]);
-    tile_softmax(c, r, alpha, 0, lane);
+        gate_arrive(&s.gates->key_vacant[n % STAGES]);
+    tile_softmax(c, r, alpha, from, lane);
     wide_pack(p, c);
-    for (int32_t n = 0; n + 1 < n_tiles; n++) { // one way through: ptxas must see what is in flight
+    while ((from += TILE_KEYS) < to) { // one way through: ptxas must see what is in flight
         int stage = n % STAGES, next = (n + 1) % STAGES;
         gate_wait(&s.gates->key[next], (n + 1) / STAGES);
         gate_wait(&s.gates->value[stage], n / STAGES);
@@ -175,7 +140,7 @@ FN void wide_multiply(const CudaAttnPrefill &a, const WideShared &s, const WideW
         wgmma_hold(c);
         if (lane == 0)
             gate_arrive(&s.gates->key_vacant[next]);
-        tile_softmax(c, r, alpha, (n + 1) * TILE_KEYS, lane);
+        tile_softmax(c, r, alpha, from, lane);
         wgmma_finish(out);
         if (lane == 0)
             gate_arrive(&s.gates->value_vacant[stage]);
@@ -183,20 +148,41 @@ FN void wide_multiply(const CudaAttnPrefill &a, const WideShared &s, const WideW
 #pragma unroll
         for (int i = 0; i < 128; i++)
             out[i / 4][i % 4] *= alpha[i / 2 % 2];
+        n++;
     }
-    int32_t last = n_tiles - 1;
-    gate_wait(&s.gates->value[last % STAGES], last / STAGES);
+    gate_wait(&s.gates->value[n % STAGES], n / STAGES);
     wgmma_publish();
-    wide_values(out, p, s.value + last % STAGES * TILE_SIZE);
+    wide_values(out, p, s.value + n % STAGES * TILE_SIZE);
     wgmma_finish(out);
-    tile_finish(a, out, r, w.row0, w.head0, w.heads, w.n_rows, warp, lane);
+    if (lane == 0)
+        gate_arrive(&s.gates->value_vacant[n % STAGES]);
+    return n + 1;
 }
 
-/* Block (tile of tokens, key-value head). */
+FN void wide_multiply(const CudaAttnPrefill &a, const WideShared &s, const TileWork &w, int warp,
+                      int lane) {
+    RowPair r = rows_begin(w, warp, lane);
+    const uint16_t *query = s.query + warp / 4 * TILE_SIZE;
+    float out[32][4] = {};
+    int32_t n = 0, from = w.from, to = w.to;
+    gate_wait(&s.gates->query, 0);
+    for (;;) {
+        bool is_last = to - from <= a.segment;
+        n = wide_segment(out, r, s, query, n, from, is_last ? to : from + a.segment, lane);
+        if (is_last)
+            break;
+        segment_end(a, out, r, from == 0, MULTIPLIERS, warp * 32 + lane);
+        from += a.segment;
+    }
+    tile_end(a, w, out, r, MULTIPLIERS, warp, lane);
+}
+
+/* Block (tile of tokens, key-value head, segment where they are split). */
 __global__ void __launch_bounds__(MULTIPLIERS + COPIERS, 1) attn_wide_kernel(CudaAttnPrefill a) {
 #if HAS_WGMMA
     DYN_SHARED(unsigned char, all);
     WideShared s = wide_cut(all);
+    __shared__ TileWork w; // shared, as registers are short
     int me = (int)threadIdx.x;
     if (me == 0) {
         gate_init(&s.gates->query, COPIERS);
@@ -206,11 +192,13 @@ __global__ void __launch_bounds__(MULTIPLIERS + COPIERS, 1) attn_wide_kernel(Cud
             gate_init(&s.gates->key_vacant[i], MULTIPLIERS / 32);
             gate_init(&s.gates->value_vacant[i], MULTIPLIERS / 32);
         }
+        w = tile_work(a, 128);
     }
     __syncthreads();
     chain_wait();
     chain_next();
-    WideWork w = wide_work(a);
+    if (w.from >= w.to)
+        return; // the tile has fewer segments
     if (me >= MULTIPLIERS) {
         registers_give<40>();
         wide_copy(a, s, w, me - MULTIPLIERS);
@@ -225,8 +213,8 @@ __global__ void __launch_bounds__(MULTIPLIERS + COPIERS, 1) attn_wide_kernel(Cud
 
 bool cuda_attn_sm90_fits(int max_shared) { return max_shared >= wide_shared(); }
 
-cudaError_t cuda_attn_sm90(const CudaLaunch *l, const CudaAttnPrefill *a) {
-    dim3 grid((unsigned)a->n_tiles, (unsigned)a->t.nkv);
+cudaError_t cuda_attn_sm90(const CudaLaunch *l, const CudaAttnPrefill *a, int32_t n_segments) {
+    dim3 grid((unsigned)a->n_tiles, (unsigned)a->t.nkv, (unsigned)n_segments);
     return start(l, attn_wide_kernel, grid, MULTIPLIERS + COPIERS, wide_shared(), *a);
 }
 

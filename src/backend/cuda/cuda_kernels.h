@@ -27,16 +27,18 @@
 #include <stdint.h>
 
 enum {
-    CUDA_GROUP = 64,         // inputs of one scale
-    CUDA_WARP_TILES = 8,     // tiles along the inputs that one warp of a decode product takes
-    CUDA_MAX_K = 8192,       // 16 warps of 8 tiles of 64 inputs
-    CUDA_MAX_HIDDEN = 4096,  // 8 such warps: the router's 8-bit tiles fit into shared memory
-    CUDA_MAX_TOP_K = 15,     // 16 warps with the shared expert's
-    CUDA_MAX_ROWS = 65535,   // of a step: a launch has no more blocks in its second direction
-    CUDA_WIDE_ROWS = 128,    // rows of an item of a grouped product, sm90a column: at most
-    CUDA_MAX_SPLITS = 128,   // pieces of a context in decode attention
-    CUDA_SPLIT_KEYS = 64,    // a piece is a multiple of it
-    CUDA_BAD_ROWS = 1 << 22, // a bad row is noted as layer * this + row of the sequence
+    CUDA_GROUP = 64,          // inputs of one scale
+    CUDA_WARP_TILES = 8,      // tiles along the inputs that one warp of a decode product takes
+    CUDA_MAX_K = 8192,        // 16 warps of 8 tiles of 64 inputs
+    CUDA_MAX_HIDDEN = 4096,   // 8 such warps: the router's 8-bit tiles fit into shared memory
+    CUDA_MAX_TOP_K = 15,      // 16 warps with the shared expert's
+    CUDA_MAX_ROWS = 65535,    // of a step: a launch has no more blocks in its second direction
+    CUDA_WIDE_ROWS = 128,     // rows of an item of a grouped product, sm90a column: at most
+    CUDA_MAX_SPLITS = 128,    // pieces of a context in decode attention
+    CUDA_SPLIT_KEYS = 64,     // a piece is a multiple of it
+    CUDA_SEGMENT_KEYS = 2048, // of a context in prefill attention: cut at multiples of it
+    CUDA_ATTN_PLACES = 264,   // segments that are worked on side by side, at least
+    CUDA_BAD_ROWS = 1 << 22,  // a bad row is noted as layer * this + row of the sequence
 };
 
 /* A quantised matrix [n, k], rows padded with zeros to a multiple of 16. */
@@ -101,6 +103,7 @@ typedef struct CudaLaunch {
     cudaStream_t stream;
     bool is_chained;    // a kernel may start before the one ahead of it has ended, and waits inside
     int32_t n_sm90;     // multiprocessors for the sm90a column; 0: the sm80 column
+    int32_t n_sm;       // multiprocessors of the card; no result depends on it
     int32_t max_shared; // bytes of shared memory that a block may use
 } CudaLaunch;
 
@@ -230,7 +233,6 @@ typedef struct CudaMatvec {
     CudaSource src;
     float *y;
     int32_t ldy, is_add;
-    int32_t is_swiglu; // more than 8 rows only: y [m, ldy] = silu(gate) * up, interleaved by 8
     CudaBad bad;
 } CudaMatvec;
 cudaError_t cuda_matvec(const CudaLaunch *l, const CudaMatvec *a);
@@ -250,7 +252,8 @@ typedef struct CudaRouter {
 } CudaRouter;
 cudaError_t cuda_router(const CudaLaunch *l, const CudaRouter *a);
 
-/* act [m * top_k, I] = silu(gate u) * up u of each chosen expert. */
+/* act [m * top_k, I] = silu(gate u) * up u of each chosen expert; of more than 8 rows also of
+ * the shared one, where it is given. */
 typedef struct CudaExperts {
     CudaMatrix w; // [E * 2 I, H] interleaved by 8
     CudaSource src;
@@ -258,8 +261,12 @@ typedef struct CudaExperts {
     CudaRoute route;   // of a single row, whose digits are in src.digits
     float *act;
     int32_t inner, top_k;
+    CudaMatrix shared; // [2 SI, H] interleaved by 8; n = 0: without it
+    float *shared_act; // [m, SI]
 } CudaExperts;
 cudaError_t cuda_experts_up(const CudaLaunch *l, const CudaExperts *a);
+/* The same by cuda_experts.cu: many rows. */
+cudaError_t cuda_experts_up_rows(const CudaLaunch *l, const CudaExperts *a);
 
 /* x += sum of weight * down act in order of choice + sigmoid(mix) * shared down. */
 typedef struct CudaDown {
@@ -276,6 +283,8 @@ typedef struct CudaDown {
     CudaBad bad;
 } CudaDown;
 cudaError_t cuda_experts_down(const CudaLaunch *l, const CudaDown *a);
+/* y alone, by cuda_experts.cu: many rows. */
+cudaError_t cuda_experts_down_rows(const CudaLaunch *l, const CudaDown *a);
 
 /* ---- cuda_matmul.cu: prefill products ---- */
 
@@ -378,11 +387,19 @@ typedef struct CudaAttnPrefill {
     const CudaRow *rows;
     const CudaSeq *seqs;
     const CudaTile *tiles;
-    uint16_t *q;   // [m, NQ * 256] bf16 after norm and rotation, times 1/16
-    uint16_t *out; // [m, NQ * 256] bf16, gated
+    uint16_t *q;       // [m, NQ * 256] bf16 after norm and rotation, times 1/16
+    uint16_t *out;     // [m, NQ * 256] bf16, gated
+    float *part;       // cuda_attn_part_bytes: totals of tiles, or numbers of segments
+    int32_t segment;   // keys, a multiple of 64: results depend on it
+    int32_t most_keys; // of a sequence
     int32_t ld, m, n_tiles, max_shared;
 } CudaAttnPrefill;
 cudaError_t cuda_attn_prefill(const CudaLaunch *l, const CudaAttnPrefill *a);
+/* Bytes of scratch that prefill attention may need, on any card. */
+typedef struct CudaAttnSize {
+    int32_t nq, nkv, max_rows, max_seqs, max_ctx, segment;
+} CudaAttnSize;
+uint64_t cuda_attn_part_bytes(const CudaAttnSize *s);
 /* Tokens of one tile of prefill attention. */
 int32_t cuda_attn_tile_tokens(int32_t nq, int32_t nkv, int max_shared);
 

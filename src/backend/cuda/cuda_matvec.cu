@@ -5,7 +5,8 @@
  *
  * Path:     started by cuda_step.c.
  * Owns:     nothing.  Thread: engine.
- * Not here: products with many rows (cuda_wide.cu), prefill products (cuda_matmul.cu). */
+ * Not here: products with many rows (cuda_wide.cu, cuda_experts.cu), prefill products
+ * (cuda_matmul.cu). */
 #include "backend/cuda/cuda_product.cuh"
 #include "backend/cuda/cuda_route.cuh"
 
@@ -381,6 +382,10 @@ extern "C" cudaError_t cuda_router(const CudaLaunch *l, const CudaRouter *a) {
     return router_one<8, false>(l, a);
 }
 
+/* Rows up to which a block for every unit block and pair is quicker than warps that walk over many
+ * (cuda_experts.cu): there is too little for them to do. */
+enum { EXPERTS_FEW = 4 };
+
 /* Pairs that chose the expert of pair p, from p on, up to four of them, in ascending order: found
  * by each warp for itself. Returns how many; 0 when an earlier pair of this expert has p among its
  * own. ids are read past the first-level cache. */
@@ -490,6 +495,8 @@ __global__ void __launch_bounds__(512) experts_one_kernel(CudaExperts a) {
 }
 
 extern "C" cudaError_t cuda_experts_up(const CudaLaunch *l, const CudaExperts *a) {
+    if (a->src.m > EXPERTS_FEW)
+        return cuda_experts_up_rows(l, a);
     int warps = row_warps(a->w.k);
     dim3 grid((unsigned)a->inner / 8, (unsigned)(a->src.m * a->top_k));
     if (a->src.m == 1)
@@ -499,18 +506,6 @@ extern "C" cudaError_t cuda_experts_up(const CudaLaunch *l, const CudaExperts *a
 }
 
 /* ---- down ---- */
-
-/* Digits of 8 groups of an activation, by one warp. */
-FN void act_digits(Digits8 *to, const float *act, int32_t first, int32_t groups, int lane) {
-    float v[16];
-#pragma unroll
-    for (int i = 0; i < 16; i++)
-        v[i] = 0.0f;
-    if (first + lane / 4 < groups)
-        group_load(v, act + (first + lane / 4) * CUDA_GROUP, lane % 4);
-    DigitLane d = digits_make(v);
-    digits_store(to->digit[lane / 4], to->scale[lane / 4], d, lane % 4);
-}
 
 /* A single row. Block (16 outputs): warp c makes the choice c's share, the last warp the shared
  * expert's. Logits and x were written two kernels ahead or more: the experts are chosen, and the
@@ -565,7 +560,7 @@ __global__ void __launch_bounds__(512) down_one_kernel(CudaDown a) {
 
 enum { DOWN_WARPS = 8 };
 
-/* Several rows. Block (8 times 16 outputs, pair; behind the pairs, four rows of the shared expert):
+/* Few rows. Block (8 times 16 outputs, pair; behind the pairs, four rows of the shared expert):
  * y of the pair and up to three others of its expert. A warp makes 16 outputs, the first four the
  * digits of a pair each. */
 __global__ void __launch_bounds__(DOWN_WARPS * 32) down_pairs_kernel(CudaDown a) {
@@ -656,7 +651,8 @@ extern "C" cudaError_t cuda_experts_down(const CudaLaunch *l, const CudaDown *a)
     unsigned outputs = 16 * DOWN_WARPS;
     dim3 grid(((unsigned)a->h + outputs - 1) / outputs,
               (unsigned)(a->m * a->top_k + (a->m + 3) / 4));
-    CUDA_TRY(start(l, down_pairs_kernel, grid, DOWN_WARPS * 32, 0, *a));
+    CUDA_TRY(a->m > EXPERTS_FEW ? cuda_experts_down_rows(l, a)
+                                : start(l, down_pairs_kernel, grid, DOWN_WARPS * 32, 0, *a));
     return start(l, down_sum_kernel, dim3((unsigned)(a->h + 255) / 256, (unsigned)a->m), 256, 0,
                  *a);
 }

@@ -7,6 +7,7 @@
 
 cudaError_t cuda_matvec_init(int max_shared);
 cudaError_t cuda_wide_init(int max_shared);
+cudaError_t cuda_experts_init(int max_shared);
 cudaError_t cuda_matmul_init(int max_shared);
 cudaError_t cuda_delta_init(int max_shared);
 cudaError_t cuda_attn_init(int max_shared);
@@ -14,6 +15,7 @@ cudaError_t cuda_attn_init(int max_shared);
 extern "C" cudaError_t cuda_kernels_init(int max_shared) {
     CUDA_TRY(cuda_matvec_init(max_shared));
     CUDA_TRY(cuda_wide_init(max_shared));
+    CUDA_TRY(cuda_experts_init(max_shared));
     CUDA_TRY(cuda_matmul_init(max_shared));
     CUDA_TRY(cuda_delta_init(max_shared));
     return cuda_attn_init(max_shared);
@@ -25,6 +27,7 @@ cudaError_t cuda_trace_attn(void *place);
 cudaError_t cuda_trace_attn_sm90(void *place);
 cudaError_t cuda_trace_delta(void *place);
 cudaError_t cuda_trace_elem(void *place);
+cudaError_t cuda_trace_experts(void *place);
 cudaError_t cuda_trace_matmul(void *place);
 cudaError_t cuda_trace_matmul_sm90(void *place);
 cudaError_t cuda_trace_matvec(void *place);
@@ -36,6 +39,7 @@ cudaError_t cuda_trace_bind(void *place) {
     CUDA_TRY(cuda_trace_attn_sm90(place));
     CUDA_TRY(cuda_trace_delta(place));
     CUDA_TRY(cuda_trace_elem(place));
+    CUDA_TRY(cuda_trace_experts(place));
     CUDA_TRY(cuda_trace_matmul(place));
     CUDA_TRY(cuda_trace_matmul_sm90(place));
     CUDA_TRY(cuda_trace_matvec(place));

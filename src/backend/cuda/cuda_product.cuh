@@ -3,7 +3,8 @@
  * whole-number products with the digits of rows, sums of the warps' parts.
  *
  * Owns:     nothing.  Thread: engine.
- * Not here: the kernels (cuda_matvec.cu, cuda_wide.cu), the layout (cuda_layout.h). */
+ * Not here: the kernels (cuda_matvec.cu, cuda_wide.cu, cuda_experts.cu), the layout
+ * (cuda_layout.h). */
 #ifndef LILY_BACKEND_CUDA_CUDA_PRODUCT_CUH
 #define LILY_BACKEND_CUDA_CUDA_PRODUCT_CUH
 
@@ -115,6 +116,18 @@ FN float unit_sum(const float *part, int warps, int nt, int t, int unit, int col
     float gate = part_sum(part, warps, nt, t, unit, col) * factor;
     float up = part_sum(part, warps, nt, t, unit + 8, col) * factor;
     return silu(gate) * up;
+}
+
+/* Digits of 8 groups of an activation, by one warp. */
+FN void act_digits(Digits8 *to, const float *act, int32_t first, int32_t groups, int lane) {
+    float v[16];
+#pragma unroll
+    for (int i = 0; i < 16; i++)
+        v[i] = 0.0f;
+    if (first + lane / 4 < groups)
+        group_load(v, act + (first + lane / 4) * CUDA_GROUP, lane % 4);
+    DigitLane d = digits_make(v);
+    digits_store(to->digit[lane / 4], to->scale[lane / 4], d, lane % 4);
 }
 
 /* Output n of a step row: stored, or added with a bad row noted. */

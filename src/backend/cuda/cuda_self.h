@@ -103,9 +103,9 @@ typedef struct CudaPrefill {
     float *x, *router, *weight;
     uint16_t *u, *proj, *mixed;
     CudaDigits in;
-    uint16_t *keys, *attn_q; // gated delta net; attention
+    uint16_t *keys, *attn_q; // gated delta net; attention, as attn_part
     uint32_t *mix;           // gated delta net, as v and delta
-    float *v, *delta;
+    float *v, *delta, *attn_part;
     int32_t *id, *list, *item;
     uint16_t *act, *y, *shared_act, *shared_y;
     CudaDigits head;
@@ -202,6 +202,7 @@ cudaError_t cuda_step_decode(Cuda *c, int32_t m);
 /* Counts of a prefill part. */
 typedef struct CudaPrefillCounts {
     int32_t m, n_seqs, n_chunks, n_snaps, n_tiles, n_list;
+    int32_t most_keys; // of a sequence behind the step
 } CudaPrefillCounts;
 cudaError_t cuda_step_prefill_begin(Cuda *c, const CudaPrefillCounts *n);
 cudaError_t cuda_step_prefill_layer(Cuda *c, const CudaPrefillCounts *n, int32_t layer);

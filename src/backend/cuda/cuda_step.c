@@ -80,6 +80,9 @@ static void place_prefill(Cuda *c, CudaCarver *a) {
     p->delta = cuda_carve(a, n * vd, 4);
     a->used = mixer;
     p->attn_q = cuda_carve(a, n * qd, 2);
+    CudaAttnSize attn = {m->n_q_heads,     m->n_kv_heads,   c->plan.max_rows,
+                         c->plan.max_seqs, c->plan.max_ctx, CUDA_SEGMENT_KEYS};
+    p->attn_part = cuda_carve(a, cuda_attn_part_bytes(&attn), 1);
     a->used = mark;
     p->list = cuda_carve(a, pairs, 4);
     p->item = cuda_carve(a, (pairs / CUDA_ITEM_PAIRS + (size_t)m->n_experts) * 3, 4);
@@ -179,8 +182,10 @@ static CudaRoute route_of(const Cuda *c, float *logits, int32_t *id, float *weig
 /* ---- decode ---- */
 
 static CudaLaunch decode_launch(const Cuda *c) {
-    return (CudaLaunch){
-        .stream = c->stream, .is_chained = c->is_chained, .max_shared = c->max_shared};
+    return (CudaLaunch){.stream = c->stream,
+                        .is_chained = c->is_chained,
+                        .n_sm = c->card.n_sm,
+                        .max_shared = c->max_shared};
 }
 
 /* Normalised x as the source of a product: one row on the way, several by a kernel of their own. */
@@ -262,16 +267,6 @@ static cudaError_t decode_experts(Cuda *c, const CudaLaunch *l, const CudaLayer 
                          .route = route_of(c, c->d.router, c->d.id, c->d.weight, m),
                          .act = c->d.shared_act,
                          .count = c->d.count + c->plan.max_seqs + CUDA_HEAD_ROWS};
-    CudaMatvec wide = {.w = y->shared_up, .src = src, .y = c->d.shared_act, .is_swiglu = 1};
-    wide.ldy = c->c.shared_inner;
-    if (cuda_wide_fits(l, &wide)) { // the same in three kernels
-        CudaMatvec logits = {.w = y->router, .src = src, .y = c->d.router, .ldy = c->ld_router};
-        FORWARD(cuda_matvec(l, &logits));
-        FORWARD(cuda_route(l, &router.route));
-        FORWARD(cuda_matvec(l, &wide));
-    } else {
-        FORWARD(cuda_router(l, &router));
-    }
     CudaExperts up = {.w = y->expert_up,
                       .src = src,
                       .id = c->d.id,
@@ -279,6 +274,15 @@ static cudaError_t decode_experts(Cuda *c, const CudaLaunch *l, const CudaLayer 
                       .act = c->d.act,
                       .inner = c->c.expert_inner,
                       .top_k = c->c.top_k};
+    CudaMatvec logits = {.w = y->router, .src = src, .y = c->d.router, .ldy = c->ld_router};
+    if (cuda_wide_fits(l, &logits)) { // the shared expert among the others
+        FORWARD(cuda_matvec(l, &logits));
+        FORWARD(cuda_route(l, &router.route));
+        up.shared = y->shared_up;
+        up.shared_act = c->d.shared_act;
+    } else {
+        FORWARD(cuda_router(l, &router));
+    }
     FORWARD(cuda_experts_up(l, &up));
     CudaDown down = {.w = y->expert_down,
                      .shared = y->shared_down,
@@ -337,6 +341,7 @@ static CudaLaunch prefill_launch(const Cuda *c) {
     return (CudaLaunch){.stream = c->stream,
                         .is_chained = c->is_chained,
                         .n_sm90 = c->n_sm90,
+                        .n_sm = c->card.n_sm,
                         .max_shared = c->max_shared};
 }
 
@@ -395,6 +400,9 @@ static cudaError_t prefill_attn(Cuda *c, const CudaLaunch *l, const CudaLayer *y
                          .tiles = c->at.tiles,
                          .q = c->p.attn_q,
                          .out = c->p.mixed,
+                         .part = c->p.attn_part,
+                         .segment = CUDA_SEGMENT_KEYS,
+                         .most_keys = n->most_keys,
                          .ld = c->ld_attn,
                          .m = n->m,
                          .n_tiles = n->n_tiles,

@@ -61,16 +61,11 @@ FN void wide_product(float (*acc)[2], const WideShared<BITS> &s, const WarpTiles
         }
 }
 
-/* One output of a step row: stored, added, or (threads of the first 8 rows) gate and up joined. */
+/* One output of a step row. */
 FN void wide_store(const CudaMatvec &a, const float *part, int slices, int nt, int32_t block, int t,
                    int row, int col, int32_t step_row) {
     float factor = a.src.digits.factor ? a.src.digits.factor[step_row] : 1.0f;
-    if (!a.is_swiglu)
-        output_store(a, part_sum(part, slices, nt, t, row, col) * factor, step_row,
-                     block * 16 + row);
-    else if (row < 8)
-        a.y[(int64_t)step_row * a.ldy + block * 8 + row] =
-            unit_sum(part, slices, nt, t, row, col, factor);
+    output_store(a, part_sum(part, slices, nt, t, row, col) * factor, step_row, block * 16 + row);
 }
 
 /* Block (goes round, 4 NT step rows). Its warps are teams of `slices`, a team a row block at a
