@@ -30,11 +30,13 @@ LDFLAGS += -fsanitize=$(SAN)
 endif
 
 SOURCES := $(filter-out src/cli/main.c,$(sort $(wildcard src/*/*.c src/*/*/*.c src/*/*/*/*.c)))
-ifeq ($(findstring x86_64,$(shell $(CC) -dumpmachine)),) # other machines lack the column
-SOURCES := $(filter-out src/backend/cpu/avx512/%,$(SOURCES))
+ifeq ($(findstring x86_64,$(shell $(CC) -dumpmachine)),) # other machines lack the columns
+SOURCES := $(filter-out src/backend/cpu/avx512/% src/backend/cpu/amx/%,$(SOURCES))
+else # tests that run the amx column a second time, on emulated tiles
+AMX_TESTS := $(patsubst %,$(BUILD)/tests/%_amx,test_cpu_matmul test_cpu_attn test_cpu_equal test_cpu_oracle)
 endif
 OBJECTS := $(SOURCES:%.c=$(BUILD)/%.o)
-UNIT_TESTS := $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(sort $(wildcard tests/unit/test_*.c)))
+UNIT_TESTS := $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(sort $(wildcard tests/unit/test_*.c))) $(AMX_TESTS)
 FUZZERS := $(patsubst tests/fuzz/%.c,%,$(sort $(wildcard tests/fuzz/fuzz_*.c)))
 
 .DEFAULT_GOAL := all
@@ -64,8 +66,9 @@ help:
 
 # Folder flags: kernels are compiled for exactly the instruction set of their column.
 $(BUILD)/src/backend/cpu/generic/%.o: CFLAGS += -O3
-$(BUILD)/src/backend/cpu/avx512/%.o: CFLAGS += -O3 -mavx512f -mavx512bw -mavx512dq -mavx512vl \
-    -mavx512vnni -mavx512bf16
+AVX512_CFLAGS := -O3 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512bf16
+$(BUILD)/src/backend/cpu/avx512/%.o: CFLAGS += $(AVX512_CFLAGS)
+$(BUILD)/src/backend/cpu/amx/%.o: CFLAGS += $(AVX512_CFLAGS) -mamx-tile -mamx-int8 -mamx-bf16
 
 # The server's page and API description as C strings.
 $(BUILD)/gen/page_html.h: src/server/page.html Makefile
@@ -95,6 +98,20 @@ $(BUILD)/tests/%: tests/unit/%.c $(BUILD)/liblily.a Makefile
 	@mkdir -p $(@D)
 	@echo "  cc $<"
 	@$(CC) $(CPPFLAGS) -Itests/unit $(CFLAGS) $(LDFLAGS) -o $@ $< $(BUILD)/liblily.a -lcmocka $(LDLIBS)
+
+# The files of the amx column on emulated tiles, and the choice of it; they stand before the library.
+AMX_EMU_OBJECTS := $(patsubst src/backend/cpu/%.c,$(BUILD)/amx-emu/%.o,$(filter src/backend/cpu/amx/%,$(SOURCES)) \
+    src/backend/cpu/cpu_features.c)
+$(BUILD)/amx-emu/amx/%.o: CFLAGS += $(AVX512_CFLAGS)
+$(BUILD)/amx-emu/%.o: src/backend/cpu/%.c Makefile
+	@mkdir -p $(@D)
+	@echo "  cc $< (emulated tiles)"
+	@$(CC) $(CPPFLAGS) -DLILY_AMX_EMU -Itests/emu $(CFLAGS) -c -o $@ $<
+$(AMX_TESTS): $(AMX_EMU_OBJECTS) # not files on the way, which make removes
+$(BUILD)/tests/%_amx: tests/unit/%.c $(AMX_EMU_OBJECTS) $(BUILD)/liblily.a Makefile
+	@mkdir -p $(@D)
+	@echo "  cc $< (emulated tiles)"
+	@$(CC) $(CPPFLAGS) -Itests/unit $(CFLAGS) $(LDFLAGS) -o $@ $< $(AMX_EMU_OBJECTS) $(BUILD)/liblily.a -lcmocka $(LDLIBS)
 
 $(BUILD)/replay/%: tests/fuzz/%.c tests/fuzz/replay.c $(BUILD)/liblily.a Makefile
 	@mkdir -p $(@D)

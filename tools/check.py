@@ -9,6 +9,7 @@ import argparse
 import concurrent.futures
 import os
 import pathlib
+import platform
 import re
 import shutil
 import subprocess
@@ -20,6 +21,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 JOBS = str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())
 # What the thread sanitizer runs: everything that starts threads.
 THREADED = ["test_api", "test_device_lost", "test_stream", "test_job", "test_engine_pause", "test_pool", "test_engine", "test_cpu_equal", "test_weights", "test_synth"]
+# The amx column on emulated tiles (Makefile: AMX_TESTS), beside the same tests on what the CPU has.
+EMULATED = ["test_cpu_matmul_amx", "test_cpu_attn_amx", "test_cpu_equal_amx", "test_cpu_oracle_amx"]
 # Emulates a card instruction by instruction: minutes under a sanitizer.
 UNSANITIZED = ["test_cuda_emu"]
 PYPI = ["pytest", "jinja2", "tokenizers", "openai"]
@@ -135,6 +138,8 @@ def main():
     suite = Suite()
     env = {"LILY_LONG": "1"} if options.long else None
     tests = sorted(p.stem for p in (ROOT / "tests/unit").glob("test_*.c"))
+    if platform.machine() == "x86_64":
+        tests += EMULATED
     suite.run("tree", [sys.executable, "tools/tree_check.py"])
     if make(suite, "build with gcc", "all", "library", "docs", "build/bench_text", "build/data/qwen36/tokenizer.json",
             *[f"build/tests/{t}" for t in tests]):

@@ -21,6 +21,11 @@ enum { CHUNK_ROWS_CPU = 1024 }; // 32 rows an expert of 256 with 8 chosen
 static const char *const BACKEND_NAMES[BACKEND_N] = {"ref",  "ref64", "cpu",
                                                      "cuda", "metal", "auto"};
 
+/* A sequence's rows that have gone through some layers. */
+typedef struct HalfPart {
+    int32_t slot, pos0, n_rows;
+} HalfPart;
+
 struct Backend {
     const BackendTable *table;
     void *self;
@@ -33,6 +38,9 @@ struct Backend {
     uint32_t *sampler_stamp; // [n_samplers]
     uint32_t *write_stamp;   // [n_blocks] batch that writes it
     uint32_t stamp;          // of the batch at work
+    HalfPart *half;          // [n_half] of max_seqs: parts of prompts that wait for more layers
+    int32_t n_half;
+    int32_t half_layer; // the first that they have not gone through
 };
 
 /* NULL: not in this binary. */
@@ -217,6 +225,7 @@ void backend_close(Backend *b) {
     mem_free(b->slot_stamp);
     mem_free(b->sampler_stamp);
     mem_free(b->write_stamp);
+    mem_free(b->half);
     mem_free(b);
 }
 
@@ -237,8 +246,9 @@ Status backend_open(Backend **out, BackendKind kind, const Weights *w, const Bac
     b->slot_stamp = mem_zalloc((size_t)p.n_slots, sizeof *b->slot_stamp);
     b->sampler_stamp = mem_zalloc((size_t)p.n_samplers, sizeof *b->sampler_stamp);
     b->write_stamp = mem_zalloc((size_t)p.n_blocks, sizeof *b->write_stamp);
+    b->half = mem_zalloc((size_t)p.max_seqs, sizeof *b->half);
     Status status = STATUS_OK;
-    if (!b->had_sampler || !b->slot_stamp || !b->sampler_stamp || !b->write_stamp)
+    if (!b->had_sampler || !b->slot_stamp || !b->sampler_stamp || !b->write_stamp || !b->half)
         TRY_GOTO(status, err_memory(err, "batch checks", (size_t)p.n_blocks * sizeof(uint32_t)));
     TRY_GOTO(status, table->open(&b->self, w, &p, progress, log, err));
     *out = b;
@@ -367,6 +377,66 @@ static Status seq_check_reads(const Backend *b, const Batch *batch, int32_t i, E
     return STATUS_OK;
 }
 
+/* Whether the batch leaves rows of prompts in the middle of the layers. */
+static bool batch_is_half(const Backend *b, const Batch *batch) {
+    return batch->layer_end > 0 && batch->layer_end < b->config.n_layers;
+}
+
+/* Part i of a prompt, in a step that is not of all layers; *at is where the parts that may go on
+ * begin in half. */
+static Status seq_check_half(const Backend *b, const Batch *batch, int32_t i, int32_t *at,
+                             Err *err) {
+    const BatchSeq *s = &batch->seqs[i];
+    if (batch_is_half(b, batch) && (s->want != WANT_NOTHING || s->sampler >= 0))
+        return batch_invalid(i, "expected no logits in the middle of the layers", s->want, err);
+    if (batch->layer0 == 0)
+        return STATUS_OK;
+    for (; *at < b->n_half; ++*at) {
+        const HalfPart *h = &b->half[*at];
+        if (h->slot == s->slot && h->pos0 == s->pos0 && h->n_rows == s->n_rows) {
+            ++*at;
+            return STATUS_OK;
+        }
+    }
+    return batch_invalid(i, "expected rows that the step before left in the middle of the layers",
+                         s->pos0, err);
+}
+
+/* Which layers the rows of prompts go through. */
+static Status batch_check_layers(const Backend *b, const Batch *batch, Err *err) {
+    int32_t first = batch->layer0, end = batch->layer_end, all = b->config.n_layers;
+    if (first == 0 && (end == 0 || end == all))
+        return STATUS_OK;
+    if (!b->table->splits_layers || batch->tap)
+        return err_set(err, STATUS_INVALID, "batch: layers: expected all, found %d to %d", first,
+                       end);
+    if (first < 0 || first >= end || end > all || (first > 0 && first != b->half_layer))
+        return err_set(err, STATUS_INVALID,
+                       "batch: layers: expected to begin at 0 or %d and end at %d at most, found "
+                       "%d to %d",
+                       b->half_layer, all, first, end);
+    int32_t at = 0;
+    for (int32_t i = 0; i < batch->n_seqs; i++)
+        if (batch->seqs[i].phase == PHASE_PREFILL)
+            TRY(seq_check_half(b, batch, i, &at, err));
+    return STATUS_OK;
+}
+
+/* Remembers what a batch with rows of prompts leaves in the middle of the layers: nothing, where it
+ * was not taken. */
+static void batch_note_half(Backend *b, const Batch *batch, bool is_taken) {
+    int32_t n = 0;
+    for (int32_t i = 0; i < batch->n_seqs; i++) {
+        const BatchSeq *s = &batch->seqs[i];
+        if (s->phase == PHASE_PREFILL)
+            b->half[n++] = (HalfPart){s->slot, s->pos0, s->n_rows};
+    }
+    if (n == 0)
+        return;
+    b->n_half = is_taken && batch_is_half(b, batch) ? n : 0;
+    b->half_layer = b->n_half ? batch->layer_end : 0;
+}
+
 /* A number that no entry holds yet. */
 static void next_stamp(Backend *b) {
     if (++b->stamp != 0)
@@ -405,13 +475,15 @@ static Status batch_check(Backend *b, const Batch *batch, Err *err) {
                        n_logits);
     for (int32_t i = 0; i < batch->n_seqs; i++)
         TRY(seq_check_reads(b, batch, i, err));
-    return STATUS_OK;
+    return batch_check_layers(b, batch, err);
 }
 
 Status backend_submit(Backend *b, const Batch *batch, Err *err) {
     TRY(batch_check(b, batch, err));
     b->n_last = 0;
-    TRY(b->table->submit(b->self, batch, err));
+    Status status = b->table->submit(b->self, batch, err);
+    batch_note_half(b, batch, status == STATUS_OK);
+    TRY(status);
     b->n_last = batch->n_seqs;
     for (int32_t i = 0; i < batch->n_seqs; i++)
         b->had_sampler[i] = batch->seqs[i].sampler >= 0;
@@ -425,6 +497,8 @@ Status backend_wait(Backend *b, BatchResult *results, Err *err) {
     b->n_unfinished--;
     return b->table->wait(b->self, results, err);
 }
+
+bool backend_splits_layers(const Backend *b) { return b->table->splits_layers; }
 
 /* ---- samplers, slots, blocks ---- */
 

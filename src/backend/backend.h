@@ -105,6 +105,8 @@ typedef struct Batch {
     int32_t n_rows;       // sum of their n_rows, <= max_rows
     const int32_t *ids;   // [n_rows] token ids in [0, V); borrowed until wait
     const BatchTap *tap;  // NULL: none
+    int32_t layer0;       // rows of prompts go through layers [layer0, layer_end) alone (see
+    int32_t layer_end;    // backend_splits_layers); 0 and 0: through all
 } Batch;
 
 /* What a step gave for one sequence. */
@@ -158,6 +160,15 @@ const ModelConfig *backend_config(const Backend *b);
 /* One line about the device and the chosen kernels. */
 const char *backend_text(const Backend *b);
 
+/* Whether rows of prompts may go through the layers in several steps, so that a step beside decodes
+ * can be short. The first such step has layer0 0; the next one that has rows of prompts at all has
+ * the layer_end before as its layer0, and of the parts of prompts before it those that go on, in
+ * the same order and unchanged in rows, ids, slot, blocks and snapshots. A part that is left out is
+ * forgotten, and all are where layer0 is 0 again. Until the last layer the slots, snapshots and
+ * written blocks of these parts are undefined, there are no logits, samples or verdicts of them,
+ * and no tap. The numbers are those of one step, bit for bit. */
+bool backend_splits_layers(const Backend *b);
+
 /* Starts a step; at most BATCH_IN_FLIGHT may be unfinished. A failure leaves the backend usable and
  * the slots and blocks of this batch undefined, or untouched with STATUS_INVALID, which names what
  * is malformed. No slot (snapshots counted) or sampler may stand twice in a batch, and no block
@@ -172,6 +183,7 @@ NODISCARD Status backend_wait(Backend *b, BatchResult *results, Err *err);
 /* What the steps so far have read, for bounds: counted by the device, 0 where it does not count. */
 typedef struct BackendCounters {
     uint64_t n_expert_reads; // distinct (layer, expert) pairs of a step, summed over the steps
+    uint64_t prompt_ns;      // that rows of prompts spent in layers, where layers can be split
 } BackendCounters;
 void backend_counters(const Backend *b, BackendCounters *out);
 

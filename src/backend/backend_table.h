@@ -22,7 +22,8 @@
  *   and samplers in range and no slot or sampler twice, wanted rows <= max_logits, carry of a
  *   decode names a sequence of the step submitted last that had a sampler, and that submit
  *   succeeded; carry of a prefill is to be ignored; snapshots ascend strictly inside their
- *   prefill, each in a slot that stands nowhere else in the batch).
+ *   prefill, each in a slot that stands nowhere else in the batch; layers are all, or what
+ *   backend_splits_layers states where the table says so).
  * - wait: a step is unfinished.
  * - sampler_set, slot_*, block_*: numbers in range, layer is a GDN layer. A step may be unfinished:
  *   calls take effect in their order, so these see what the steps before them made.
@@ -30,6 +31,7 @@
 typedef struct BackendTable {
     BackendKind kind;
     int32_t chunk_rows; // what backend_chunk_rows says; 0: as the CPU
+    bool splits_layers; // what backend_splits_layers says
     /* Whether this machine can run it; writes the reason (or a short description) into text
      * [size], NUL-terminated. NULL: it always can. */
     bool (*is_available)(char *text, size_t size);

@@ -9,6 +9,7 @@
 #include "checked.h"
 #include "limits.h"
 #include "mem.h"
+#include "numa.h"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -21,7 +22,7 @@
 #include <unistd.h>
 
 enum {
-    POOL_SPINS = 4000, // about 20 us at the pause rates of current x86 and Arm cores
+    POOL_SPINS = 1000, // 24 us where a pause takes 75 cycles (measured), twice that at most
     QUOTA_BYTES = 4096,
 };
 
@@ -36,6 +37,7 @@ typedef struct Gate {
 typedef struct Member {
     Pool *pool;
     int index;
+    int cpu; // that it is pinned to; -1: none
     pthread_t thread;
 } Member;
 
@@ -101,6 +103,8 @@ static void gate_wait(Gate *g, uint32_t seen) {
 static void *pool_member_main(void *arg) {
     Member *m = arg;
     Pool *pool = m->pool;
+    if (m->cpu >= 0)
+        numa_pin(m->cpu);
     for (uint32_t seen = 0;; seen++) {
         gate_wait(&pool->start, seen);
         if (pool->is_closing)
@@ -209,6 +213,26 @@ static void pool_stop(Pool *pool, int n_started) {
     mem_free(pool);
 }
 
+/* Gives every member but the caller, whose thread is not ours, a processor of its own where threads
+ * are to be pinned and there is one for each. */
+static Status pool_pin(Pool *pool, Err *err) {
+    NumaCpus allowed;
+    bool is_wanted;
+    int cpus[LIMIT_THREADS];
+    for (int i = 0; i < pool->n_members; i++)
+        pool->members[i].cpu = -1;
+    if (!numa_own_cpus(&allowed))
+        return STATUS_OK;
+    TRY(numa_wants_pins(&is_wanted, getenv("LILY_PIN"), &allowed, NUMA_ROOT, err));
+    int quota = is_wanted ? pool_own_quota() : 0;
+    if (!is_wanted || (quota && quota < pool->n_members) ||
+        !numa_pick_cpus(cpus, pool->n_members, &allowed, NUMA_ROOT))
+        return STATUS_OK;
+    for (int i = 1; i < pool->n_members; i++)
+        pool->members[i].cpu = cpus[i];
+    return STATUS_OK;
+}
+
 Status pool_open(Pool **out, int n_threads, Err *err) {
     if (n_threads < 0 || n_threads > LIMIT_THREADS)
         return err_set(err, STATUS_INVALID, "threads: expected 0 to %d, found %d", LIMIT_THREADS,
@@ -223,10 +247,17 @@ Status pool_open(Pool **out, int n_threads, Err *err) {
         mem_free(pool);
         return err_memory(err, "thread pool", (size_t)n * sizeof *pool->members);
     }
+    Status status = pool_pin(pool, err);
+    if (status != STATUS_OK) {
+        mem_free(pool->members);
+        mem_free(pool);
+        return status;
+    }
     if (!gate_init(&pool->start) || !gate_init(&pool->finish) || !gate_init(&pool->middle))
         CHECK(!"mutex"); // default attributes need no resources on the systems that we run on
     for (int i = 1; i < n; i++) {
-        pool->members[i] = (Member){.pool = pool, .index = i};
+        pool->members[i].pool = pool;
+        pool->members[i].index = i;
         if (pthread_create(&pool->members[i].thread, NULL, pool_member_main, &pool->members[i])) {
             pool_stop(pool, i);
             return err_set(err, STATUS_MEMORY, "cannot start thread %d of %d", i + 1, n);

@@ -20,7 +20,9 @@ typedef void (*PoolFn)(void *ctx, int member, int n_members);
 typedef void (*PoolJobFn)(void *ctx, int64_t job, int member);
 
 /* n_threads  1..LIMIT_THREADS members in all, the caller included; 0: as many as CPUs this process
- *            may run on. */
+ *            may run on.
+ * Threads are pinned as numa_wants_pins says of the environment's LILY_PIN, when there is a CPU for
+ * each; the caller's never is. Returns STATUS_INVALID, STATUS_MEMORY. */
 NODISCARD Status pool_open(Pool **out, int n_threads, Err *err);
 void pool_close(Pool *pool);
 int pool_n_members(const Pool *pool);

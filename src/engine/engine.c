@@ -57,7 +57,8 @@ Status engine_open(Engine **out, const Weights *w, const EngineOptions *given,
     BackendPlan backend_plan = engine_backend_plan(&plan, options);
     e->active = mem_zalloc((size_t)plan.max_seqs, sizeof(Seq *));
     e->results = mem_zalloc((size_t)plan.max_seqs, sizeof *e->results);
-    if (!e->active || !e->results) {
+    e->piece.parts = mem_zalloc((size_t)plan.max_seqs, sizeof *e->piece.parts);
+    if (!e->active || !e->results || !e->piece.parts) {
         status = err_memory(err, "engine", (size_t)plan.max_seqs * sizeof *e->results);
         goto fail;
     }
@@ -164,6 +165,7 @@ void engine_unlink(Engine *e, Seq *seq) {
 }
 
 void engine_vacate(Engine *e, Seq *seq) {
+    sched_leave_piece(e, seq);
     for (int32_t i = 0; i < seq->n_blocks; i++)
         blocks_release(&e->blocks, seq->blocks[i]);
     seq->n_blocks = 0;
@@ -302,6 +304,14 @@ static void engine_deliver(Engine *e) {
     }
 }
 
+/* What rows of prompts have taken so far; 0 where the device does not say. */
+static uint64_t engine_prompt_ns(const Engine *e) {
+    BackendCounters c = {0};
+    if (backend_splits_layers(e->backend)) // else to ask may mean to wait
+        backend_counters(e->backend, &c);
+    return c.prompt_ns;
+}
+
 void engine_step(Engine *e, bool *is_idle) {
     sched_admit(e);
 
@@ -309,8 +319,10 @@ void engine_step(Engine *e, bool *is_idle) {
     bool is_built = e->n_flight < e->depth && sched_build(e, f);
     if (is_built) {
         Err err = {0};
+        uint64_t prompt_ns = engine_prompt_ns(e);
         f->begun_ns = clock_now_ns();
         if (backend_submit(e->backend, &f->batch, &err) == STATUS_OK) {
+            f->prompt_ns = engine_prompt_ns(e) - prompt_ns;
             sched_submitted(e, f);
             e->step++;
             e->n_flight++;
@@ -355,6 +367,7 @@ void engine_close(Engine *e) {
         mem_free(e->flights[i].snaps);
         mem_free(e->flights[i].pending);
     }
+    mem_free(e->piece.parts);
     mem_free(e->active);
     mem_free(e->results);
     mem_free(e);

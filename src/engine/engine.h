@@ -26,8 +26,10 @@ typedef struct EngineOptions {
     int32_t max_seqs;    // sequences at once; 0: 8
     int32_t chunk_tok;   // rows of prefill in one step, rounded up to 64; 0: what suits the device
                          // (backend_chunk_rows), less where its memory is short
-    int32_t mixed_tok;   // the same while others decode: how long they may wait; 0: 256
-    int32_t mixed_ms;    // that as a time, by how long rows took so far; 0: only mixed_tok counts
+    int32_t mixed_tok;   // the same while others decode; 0: 256
+    int32_t mixed_ms;    // how long those may wait for it in one step, by how long rows and layers
+                         // took so far, whatever mixed_tok says; 0: where layers can be split, 1.5
+                         // to 2 times what the decodes take, else only mixed_tok counts
     int32_t cache_slots; // snapshots that the prefix cache may hold; 0: no cache
     bool is_cache_exact; // never go on from a state that decode made
     int32_t depth;       // steps submitted before the first is read, 1 or 2; 0: 1
@@ -102,9 +104,10 @@ NODISCARD Status engine_add(Engine *e, const SeqRequest *request, SeqSink sink, 
 /* Whether engine_add would take the request: the same refusals but for STATUS_MEMORY. Any thread.
  */
 NODISCARD Status engine_check(const Engine *e, const SeqRequest *request, Err *err);
-/* Holds a sequence back, so that it is in no further step until it is let go on; one that runs
- * gives its place to others who wait. Its state and blocks are kept while nobody needs the room,
- * else its ids are read again later. Not from inside a sink. */
+/* Holds a sequence back, so that it is in no further step until it is let go on, but for those that
+ * finish a piece of its prompt and may choose one id; one that runs gives its place to others who
+ * wait. Its state and blocks are kept while nobody needs the room, else its ids are read again
+ * later. Not from inside a sink. */
 void engine_pause(Engine *e, Seq *seq, bool is_paused);
 /* Ends a sequence as soon as no step in flight holds it: at once, or inside the next engine_step.
  */

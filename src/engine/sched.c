@@ -13,6 +13,7 @@
 #include <string.h>
 
 enum {
+    PIECE_STEPS = 4,   // steps beside decodes that rows of prompts are in
     SNAP_EVERY = 2048, // tokens between snapshots inside a long prompt: 61 MB for 40 MB of KV
     PARK_SHARE = 4, // sequences that wait may keep their states in this part of the cache's slots
 };
@@ -188,7 +189,7 @@ static void sched_send_back(Engine *e, Seq *seq, bool is_kept) {
 static bool sched_yield_paused(Engine *e) {
     for (int32_t i = 0; i < e->plan.max_seqs; i++) {
         Seq *s = e->active[i];
-        if (s && s->is_paused && s->n_flight == 0) {
+        if (s && s->is_paused && s->n_flight == 0 && !s->is_half) {
             sched_send_back(e, s, true);
             return true;
         }
@@ -228,14 +229,11 @@ void sched_admit(Engine *e) {
 /* ---- a step ---- */
 
 /* Asks for a snapshot of seq at pos; -1: none wanted, or no slot. */
-static int32_t sched_snap_slot(Engine *e, Flight *f, Seq *seq, int32_t pos) {
+static int32_t sched_snap_slot(Engine *e, const Seq *seq, int32_t pos) {
     if (!e->options.cache_slots ||
         prefix_has(e->prefix, seq->space, seq->ids, pos, !seq->figures.is_decode_made))
         return -1;
-    int32_t slot = prefix_take_slot(e->prefix, pos - seq->n_hit);
-    if (slot >= 0)
-        f->pending[f->n_pending++] = (PendingSnap){seq, pos, slot};
-    return slot;
+    return prefix_take_slot(e->prefix, pos - seq->n_hit);
 }
 
 /* Whether a snapshot of this prompt is wanted behind position pos - 1. */
@@ -245,26 +243,21 @@ static bool sched_wants_snap(const Seq *seq, int32_t pos) {
     return pos == last || pos == stable || pos % SNAP_EVERY == 0;
 }
 
-/* Snapshots inside rows [n_done, n_done + n_rows) of a prompt and at their end. */
-static void sched_snaps(Engine *e, Flight *f, Seq *seq, BatchSeq *part) {
-    BatchSnap *snaps = f->snaps + (size_t)f->batch.n_seqs * SNAPS_A_PART;
-    int32_t end = part->pos0 + part->n_rows;
-    part->snaps = snaps;
-    for (int32_t pos = part->pos0 + KV_BLOCK; pos <= end; pos += KV_BLOCK) {
-        if (!sched_wants_snap(seq, pos) || (pos < end && part->n_snaps == SNAPS_A_PART))
-            continue;
-        int32_t slot = sched_snap_slot(e, f, seq, pos);
-        if (slot >= 0 && pos < end)
-            snaps[part->n_snaps++] = (BatchSnap){pos, slot};
+/* Snapshots inside rows [n_done, n_done + n_rows) of a prompt; returns their number. */
+static int32_t sched_snaps(Engine *e, const Seq *seq, int32_t n_rows, BatchSnap *snaps) {
+    int32_t n = 0, end = seq->n_done + n_rows;
+    for (int32_t pos = seq->n_done + KV_BLOCK; pos < end && n < SNAPS_A_PART; pos += KV_BLOCK) {
+        int32_t slot = sched_wants_snap(seq, pos) ? sched_snap_slot(e, seq, pos) : -1;
+        if (slot >= 0)
+            snaps[n++] = (BatchSnap){pos, slot};
     }
+    return n;
 }
 
 /* Adds n rows of a sequence to the step being built. */
 static void sched_add_part(Engine *e, Flight *f, Seq *seq, int32_t n_rows) {
     Batch *b = &f->batch;
     bool is_decode = seq->n_done >= seq->n_prompt;
-    // Behind a preemption the answer's ids are read again without being chosen again.
-    bool is_last = seq->n_done + n_rows >= seq->n_known;
     int32_t carry = -1;
     if (is_decode && seq->n_done >= seq->n_known) { // its id is still on the device
         CHECK(seq->last_step == e->step - 1);
@@ -281,18 +274,35 @@ static void sched_add_part(Engine *e, Flight *f, Seq *seq, int32_t n_rows) {
         .slot = seq->slot,
         .blocks = seq->blocks,
         .want = WANT_NOTHING,
-        .sampler = is_last ? seq->slot : -1,
+        .sampler = -1,
         .carry = carry,
+        .snaps = f->snaps + (size_t)b->n_seqs * SNAPS_A_PART,
     };
-    if (!is_decode)
-        sched_snaps(e, f, seq, part);
     f->seqs[b->n_seqs] = seq;
     seq->last_step = e->step;
     seq->last_index = b->n_seqs++;
-    seq->n_done += n_rows;
-    seq->figures.n_read = min_i32(seq->n_done, seq->n_prompt);
     seq->n_flight++;
     b->n_rows += n_rows;
+}
+
+/* Part i of the step goes through the last layer: its rows are read then. */
+static void sched_count_part(Engine *e, Flight *f, int32_t i) {
+    BatchSeq *part = &f->parts[i];
+    Seq *seq = f->seqs[i];
+    seq->n_done += part->n_rows;
+    seq->figures.n_read = min_i32(seq->n_done, seq->n_prompt);
+    // Behind a preemption the answer's ids are read again without being chosen again.
+    if (seq->n_done >= seq->n_known)
+        part->sampler = seq->slot;
+    if (part->phase == PHASE_DECODE)
+        return;
+    for (int32_t j = 0; j < part->n_snaps; j++)
+        f->pending[f->n_pending++] = (PendingSnap){seq, part->snaps[j].pos, part->snaps[j].slot};
+    int32_t slot = seq->n_done % KV_BLOCK == 0 && sched_wants_snap(seq, seq->n_done)
+                       ? sched_snap_slot(e, seq, seq->n_done)
+                       : -1;
+    if (slot >= 0)
+        f->pending[f->n_pending++] = (PendingSnap){seq, seq->n_done, slot};
 }
 
 /* Whether a decoding sequence may take part in the next step: its next id is known or comes from
@@ -371,14 +381,124 @@ static bool sched_refresh_sampler(Engine *e, Seq *seq) {
     return false;
 }
 
-/* Rows of prompts beside decodes. */
-static int32_t sched_mixed_rows(const Engine *e) {
+/* ---- prompts ---- */
+
+/* How long rows of prompts may make decodes wait in one step, in times of the decodes themselves:
+ * so much that a prompt beside many answers is read nearly as soon as if it went first, and more
+ * where as many prompts as answers are under way, which then wait for those in their turn. A gap
+ * between two ids is two and a half to three times the usual one then; the aim is below four. */
+static double sched_mixed_share(const Engine *e, const Flight *f) {
+    int32_t n = 0;
+    for (int32_t i = 0; i < e->plan.max_seqs; i++)
+        n += e->active[i] && e->active[i]->n_done < e->active[i]->n_prompt;
+    double share = 1 + (double)n / f->n_decode;
+    return share < 1.5 ? 1.5 : share > 2 ? 2 : share;
+}
+
+/* The same in rows times layers (in rows where the device runs all layers at once); < 0: as long as
+ * they need. */
+static double sched_mixed_work(const Engine *e, const Flight *f) {
+    bool is_split = backend_splits_layers(e->backend);
+    const Pace *p = &e->pace;
+    if (e->plan.mixed_ms == 0 && !is_split)
+        return -1;
+    double seconds =
+        e->plan.mixed_ms ? e->plan.mixed_ms * 1e-3 : sched_mixed_share(e, f) * p->decode_s;
+    double row_s = is_split ? p->row_s / engine_config(e)->n_layers : p->row_s;
+    return row_s > 0 ? seconds / row_s : -1;
+}
+
+/* Rows of prompts beside decodes: where layers are split, what PIECE_STEPS steps take. More would
+ * be read a little faster, but a prompt that comes meanwhile waits for all of them. */
+static int32_t sched_mixed_rows(const Engine *e, const Flight *f) {
     const EnginePlan *p = &e->plan;
-    if (p->mixed_ms == 0 || e->pace.row_s <= 0)
-        return p->mixed_tok;
-    double rows = p->mixed_ms * 1e-3 / e->pace.row_s;
-    return rows >= p->chunk_tok ? p->chunk_tok
-                                : max_i32((int32_t)rows / RECUR_CHUNK, 1) * RECUR_CHUNK;
+    int32_t n_layers = engine_config(e)->n_layers;
+    double rows = sched_mixed_work(e, f);
+    if (backend_splits_layers(e->backend) && n_layers > PIECE_STEPS)
+        rows *= (double)PIECE_STEPS / n_layers;
+    int32_t most = p->mixed_ms && rows >= 0 ? p->chunk_tok : p->mixed_tok;
+    if (rows < 0 || rows >= most)
+        return most;
+    return max_i32((int32_t)rows / RECUR_CHUNK, 1) * RECUR_CHUNK;
+}
+
+/* Layers for the rows of prompts of a step, of n_left; to the nearest, for few are coarse. */
+static int32_t sched_mixed_layers(const Engine *e, const Flight *f, int32_t n_left) {
+    double layers = sched_mixed_work(e, f) / f->n_prefill;
+    if (!backend_splits_layers(e->backend) || layers < 0 || layers >= n_left)
+        return n_left;
+    return max_i32((int32_t)(layers + 0.5), 1);
+}
+
+void sched_leave_piece(Engine *e, Seq *seq) {
+    Piece *p = &e->piece;
+    if (!seq->is_half)
+        return;
+    seq->is_half = false;
+    int32_t at = 0;
+    while (p->parts[at].seq != seq)
+        at++;
+    for (int32_t j = 0; j < p->parts[at].n_snaps; j++)
+        prefix_give_slot(e->prefix, p->parts[at].snaps[j].slot);
+    if (--p->n == 0)
+        p->layer = 0;
+    memmove(p->parts + at, p->parts + at + 1, sizeof *p->parts * (size_t)(p->n - at));
+}
+
+/* Adds the piece to the step, unless one of its sequences is about to leave it: whoever is left
+ * out of a step is forgotten by the device. */
+static void sched_add_piece(Engine *e, Flight *f) {
+    const Piece *p = &e->piece;
+    for (int32_t i = 0; i < p->n; i++)
+        if (p->parts[i].seq->is_cancelled || p->parts[i].seq->is_leaving)
+            return;
+    for (int32_t i = 0; i < p->n; i++) {
+        BatchSeq *part = &f->parts[f->batch.n_seqs];
+        sched_add_part(e, f, p->parts[i].seq, p->parts[i].n_rows);
+        part->n_snaps = p->parts[i].n_snaps;
+        memcpy(f->snaps + (part - f->parts) * SNAPS_A_PART, p->parts[i].snaps,
+               sizeof p->parts[i].snaps);
+    }
+}
+
+/* Adds what comes next of the prompts to the step. */
+static void sched_add_prompts(Engine *e, Flight *f) {
+    int32_t left = f->n_decode ? sched_mixed_rows(e, f) : e->plan.chunk_tok;
+    int32_t n = e->plan.max_seqs, first = e->turn;
+    for (int32_t i = 0; i < n && left > 0; i++) {
+        int32_t slot = (first + i) % n;
+        Seq *seq = e->active[slot];
+        int32_t rows = seq ? seq_prefill_rows(seq, left) : 0;
+        if (rows == 0)
+            continue;
+        BatchSeq *part = &f->parts[f->batch.n_seqs];
+        sched_add_part(e, f, seq, rows);
+        part->n_snaps = sched_snaps(e, seq, rows, f->snaps + (part - f->parts) * SNAPS_A_PART);
+        left -= rows;
+        e->turn = slot; // whoever is in the middle of its prompt goes first
+    }
+}
+
+/* Says which layers the prompts of the step go through, and what is left of the piece then. */
+static void sched_cut_layers(Engine *e, Flight *f) {
+    Piece *p = &e->piece;
+    Batch *b = &f->batch;
+    int32_t all = engine_config(e)->n_layers, n_left = all - p->layer;
+    b->layer0 = p->layer;
+    b->layer_end = p->layer + (f->n_decode ? sched_mixed_layers(e, f, n_left) : n_left);
+    bool is_half = b->layer_end < all;
+    p->layer = is_half ? b->layer_end : 0;
+    p->n = 0;
+    for (int32_t i = f->n_decode; i < b->n_seqs; i++) {
+        f->seqs[i]->is_half = is_half;
+        if (!is_half) {
+            sched_count_part(e, f, i);
+            continue;
+        }
+        PiecePart *part = &p->parts[p->n++];
+        *part = (PiecePart){f->seqs[i], f->parts[i].n_rows, f->parts[i].n_snaps, {{0}}};
+        memcpy(part->snaps, f->parts[i].snaps, sizeof part->snaps);
+    }
 }
 
 bool sched_build(Engine *e, Flight *f) {
@@ -397,27 +517,25 @@ bool sched_build(Engine *e, Flight *f) {
     for (int32_t i = 0; i < n; i++) {
         Seq *seq = e->active[i];
         if (seq && seq_can_decode(seq) && seq_blocks_for(seq->n_done + 1) <= seq->n_blocks &&
-            sched_refresh_sampler(e, seq))
+            sched_refresh_sampler(e, seq)) {
             sched_add_part(e, f, seq, 1);
+            sched_count_part(e, f, f->batch.n_seqs - 1);
+        }
     }
-    int32_t left = f->batch.n_seqs ? sched_mixed_rows(e) : e->plan.chunk_tok;
-    f->n_prefill = -f->batch.n_rows;
-    for (int32_t i = 0; i < n && left > 0; i++) {
-        int32_t slot = (e->turn + i) % n;
-        Seq *seq = e->active[slot];
-        int32_t rows = seq ? seq_prefill_rows(seq, left) : 0;
-        if (rows == 0)
-            continue;
-        sched_add_part(e, f, seq, rows);
-        left -= rows;
-        e->turn = slot; // whoever is in the middle of its prompt goes first
-    }
-    f->n_prefill += f->batch.n_rows;
+    f->n_decode = f->batch.n_seqs;
+    if (e->piece.n)
+        sched_add_piece(e, f);
+    else
+        sched_add_prompts(e, f);
+    f->n_prefill = f->batch.n_rows - f->n_decode;
+    if (f->n_prefill)
+        sched_cut_layers(e, f);
     return f->batch.n_seqs > 0;
 }
 
+/* One step that something else held up counts as twice as long at most. */
 static double pace_mean(double before, double now) {
-    return before > 0 ? 0.75 * before + 0.25 * now : now;
+    return before > 0 ? 0.75 * before + 0.25 * (now < 2 * before ? now : 2 * before) : now;
 }
 
 void sched_note_pace(Engine *e, const Flight *f) {
@@ -426,12 +544,20 @@ void sched_note_pace(Engine *e, const Flight *f) {
     // A step that was submitted behind another one began with that one's end.
     int64_t begun_ns = f->begun_ns > p->ended_ns ? f->begun_ns : p->ended_ns;
     double seconds = (double)(now_ns - begun_ns) * 1e-9;
-    bool is_mixed = f->batch.n_rows > f->n_prefill;
     p->ended_ns = now_ns;
-    if (f->n_prefill == 0)
+    if (backend_splits_layers(e->backend)) {
+        double prompt_s = (double)f->prompt_ns * 1e-9;
+        double work = (double)f->n_prefill * (f->batch.layer_end - f->batch.layer0) /
+                      engine_config(e)->n_layers;
+        if (f->n_decode && seconds > prompt_s)
+            p->decode_s = pace_mean(p->decode_s, seconds - prompt_s);
+        if (f->n_prefill)
+            p->row_s = pace_mean(p->row_s, prompt_s / work);
+    } else if (f->n_prefill == 0) {
         p->decode_s = pace_mean(p->decode_s, seconds);
-    else if (!is_mixed || seconds > p->decode_s)
-        p->row_s = pace_mean(p->row_s, (seconds - (is_mixed ? p->decode_s : 0)) / f->n_prefill);
+    } else if (f->n_decode == 0 || seconds > p->decode_s) {
+        p->row_s = pace_mean(p->row_s, (seconds - (f->n_decode ? p->decode_s : 0)) / f->n_prefill);
+    }
 }
 
 /* Keeps the state that decode leaves at a multiple of 64, one a sequence, for the turn's end. */

@@ -43,6 +43,7 @@ struct Seq {
     bool is_leaving;       // in no further step: it goes back to the queue when it is in none
     bool is_sampler_stale; // forced ids are not counted in its sampler yet
     bool is_paused;        // its reader is slow: in no step, and its place goes to who waits
+    bool is_half;          // it stands in Engine.piece
 
     SampleParams sample; // bias is owned
     SeqSink sink;
@@ -65,13 +66,32 @@ typedef struct Flight {
     PendingSnap *pending; // [n_pending] of max_seqs * (SNAPS_A_PART + 1)
     int32_t n_pending;
     int32_t n_prefill; // rows of prompts
+    int32_t n_decode;  // sequences that decode: the first of the batch
     int64_t begun_ns;
+    uint64_t prompt_ns; // of it, for rows of prompts; 0: the device does not say
 } Flight;
 
-/* How long steps take, for plan.mixed_ms; seconds, means that forget; 0: not seen yet. */
+/* A sequence's part of the piece. */
+typedef struct PiecePart {
+    Seq *seq;
+    int32_t n_rows; // behind seq->n_done
+    int32_t n_snaps;
+    BatchSnap snaps[SNAPS_A_PART]; // taken on the way; their slots are lent to it
+} PiecePart;
+
+/* Rows of prompts that have gone through layers [0, layer) in steps beside decodes, and go on in
+ * the next one. They count as read behind the last layer alone: until then state and blocks of
+ * these sequences are of no use to anybody. */
+typedef struct Piece {
+    PiecePart *parts; // [max_seqs] in the order of the batch
+    int32_t n;        // 0: there is none
+    int32_t layer;
+} Piece;
+
+/* How long steps take; seconds, means that forget; 0: not seen yet. */
 typedef struct Pace {
-    double decode_s;  // a step that reads no prompts
-    double row_s;     // a row of a prompt
+    double decode_s;  // a step but for its rows of prompts
+    double row_s;     // a row of a prompt, through all layers
     int64_t ended_ns; // of the step read last
 } Pace;
 
@@ -92,6 +112,7 @@ struct Engine {
     int32_t turn;                    // which active sequence is offered prefill rows first
     uint64_t n_added;                // sequences so far
     Pace pace;
+    Piece piece;
     int32_t n_parked; // waiting sequences that keep state and blocks
     EngineFigures figures;
 };
@@ -107,6 +128,8 @@ void engine_unlink(Engine *e, Seq *seq);
 void engine_vacate(Engine *e, Seq *seq);
 /* Gives back what a waiting sequence has kept; it is then read again from the beginning. */
 void sched_unpark(Engine *e, Seq *seq);
+/* Takes a sequence out of the piece; its state and blocks are then worth nothing. */
+void sched_leave_piece(Engine *e, Seq *seq);
 
 /* sched.c: moves waiting sequences into free slots. */
 void sched_admit(Engine *e);

@@ -29,20 +29,24 @@
 
 enum { ALL_COLUMNS = ~1 };
 
-/* Each family's columns: the best one and generic, where they differ. */
+/* Every column: the best of each family, then without amx, then generic alone; each once. */
 typedef struct KernelTables {
-    KernelTable tables[2];
+    KernelTable tables[3];
     size_t n;
 } KernelTables;
 
+KERNEL_FN bool kernel_tables_equal(const KernelTable *a, const KernelTable *b) {
+    return !strcmp(a->matmul.column, b->matmul.column) && !strcmp(a->attn.column, b->attn.column) &&
+           !strcmp(a->recur.column, b->recur.column) && !strcmp(a->elem.column, b->elem.column);
+}
+
 KERNEL_FN KernelTables kernel_tables(bool is_f32) {
-    KernelTables t = {.n = 1};
-    cpu_features_choose(&t.tables[0], (uint32_t)ALL_COLUMNS, is_f32);
-    cpu_features_choose(&t.tables[1], 0, is_f32);
-    const KernelTable *a = &t.tables[0], *b = &t.tables[1];
-    if (strcmp(a->matmul.column, b->matmul.column) || strcmp(a->attn.column, b->attn.column) ||
-        strcmp(a->recur.column, b->recur.column) || strcmp(a->elem.column, b->elem.column))
-        t.n = 2;
+    static const uint32_t masks[] = {0, 1u << COLUMN_AMX, (uint32_t)ALL_COLUMNS};
+    KernelTables t = {.n = 0};
+    for (size_t i = 0; i < COUNT_OF(masks); i++) {
+        cpu_features_choose(&t.tables[t.n], masks[i], is_f32);
+        t.n += t.n == 0 || !kernel_tables_equal(&t.tables[t.n - 1], &t.tables[t.n]);
+    }
     return t;
 }
 

@@ -3,14 +3,13 @@
  * are fast and see every wrong block, slot, row or order: what a row gives depends on every id
  * before it, on where these were kept, and on whether prompt or answer put them there.
  *
- * Path:     stands for the `cpu` backend: the table's name is the same, so the linker takes this.
- * Owns:     its hashes; one device at a time.  Thread: one.
- * Not here: the checks of a batch, which backend.c makes before. */
+ * Path:     stands for the `cpu` backend, and for `ref`, which splits no layers: the tables' names
+ * are the same, so the linker takes these. Owns:     its hashes; one device at a time.  Thread:
+ * one. Not here: the checks of a batch, which backend.c makes before. */
 #ifndef LILY_TESTS_FAKE_BACKEND_H
 #define LILY_TESTS_FAKE_BACKEND_H
 
 #include "backend/backend_table.h"
-#include "base/clock.h"
 #include "base/mem.h"
 #include "base/rng.h"
 
@@ -45,6 +44,16 @@ typedef struct FakeSampler {
     uint64_t seen; // of the ids generated so far
 } FakeSampler;
 
+/* Rows of a prompt in the middle of the layers. Until the last layer, all that they will write
+ * holds one value that nothing else has. */
+typedef struct FakeHalf {
+    BatchSeq part;
+    FakeSlot before; // the slot as it was
+    FakeState mark;
+    BatchSnap snaps[8];
+    bool is_lost; // a step of it has failed
+} FakeHalf;
+
 typedef struct FakeStep {
     BatchResult *results; // [max_seqs]
     int32_t n;
@@ -59,7 +68,14 @@ typedef struct Fake {
     FakeStep steps[BATCH_IN_FLIGHT];
     int32_t *last_ids; // [max_seqs] chosen in the step submitted last
     int64_t n_submitted, n_waited;
-    int32_t n_prefill; // rows of prompts in the step submitted last
+    int32_t n_layers;
+    FakeHalf *half; // [n_half] of max_seqs
+    int32_t n_half;
+    int32_t *half_ids; // [max_rows] of the step in which they began
+    /* Of the step submitted last. */
+    int32_t n_prefill, n_decode; // rows
+    int32_t n_layers_run;        // by prompts
+    uint64_t prompt_ns;          // of all steps
 } Fake;
 
 /* The device that is open, and what is to go wrong on it. */
@@ -67,7 +83,11 @@ static struct {
     Fake *device;
     FakeFault fault;
     uint64_t n_poison;
-    int32_t row_us;      // how long a row of a prompt takes
+    int64_t n_half;      // steps that left prompts in the middle of the layers
+    int32_t row_us;      // how long a row of a prompt takes through all layers
+    int32_t decode_us;   // and all decodes of a step
+    int64_t now_ns;      // how long all that was run has taken
+    bool is_whole;       // open the device that splits no layers
     atomic_bool is_lost; // every step fails from now on
 } fake;
 
@@ -133,11 +153,81 @@ static void fake_rows(Fake *f, const Batch *b, const BatchSeq *s) {
     CHECK(snap == s->n_snaps);
 }
 
+/* ---- rows of prompts that go through the layers in several steps ---- */
+
+/* What a part in the middle of the layers may not be read from yet is as it was left. */
+static void fake_check_half(Fake *f, const FakeHalf *h) {
+    const BatchSeq *s = &h->part;
+    CHECK(f->slots[s->slot].pos == -1 && f->slots[s->slot].state.hash == h->mark.hash);
+    for (int32_t p = s->pos0; p < s->pos0 + s->n_rows; p++)
+        CHECK(fake_kept(f, s, p)->hash == h->mark.hash);
+    for (int32_t i = 0; i < s->n_snaps; i++)
+        CHECK(f->slots[h->snaps[i].slot].state.hash == h->mark.hash);
+}
+
+static void fake_begin_half(Fake *f, const BatchSeq *s, FakeHalf *h) {
+    *h = (FakeHalf){.part = *s, .before = f->slots[s->slot], .mark = fake_poison()};
+    if (s->pos0 == 0)
+        h->before = (FakeSlot){0};
+    CHECK(h->before.pos == s->pos0 && s->n_snaps <= (int32_t)COUNT_OF(h->snaps));
+    if (s->n_snaps)
+        memcpy(h->snaps, s->snaps, (size_t)s->n_snaps * sizeof *h->snaps);
+    f->slots[s->slot] = (FakeSlot){h->mark, -1};
+    for (int32_t p = s->pos0; p < s->pos0 + s->n_rows; p++)
+        *fake_kept(f, s, p) = h->mark;
+    for (int32_t i = 0; i < s->n_snaps; i++)
+        f->slots[s->snaps[i].slot] = (FakeSlot){h->mark, -1};
+}
+
+/* Whether the part is the same as when it began. */
+static void fake_check_same(const Fake *f, const Batch *b, const BatchSeq *s, const FakeHalf *h) {
+    CHECK(h->part.pos0 == s->pos0 && h->part.n_rows == s->n_rows);
+    CHECK(h->part.n_snaps == s->n_snaps);
+    CHECK(s->n_snaps == 0 ||
+          memcmp(h->snaps, s->snaps, (size_t)s->n_snaps * sizeof *h->snaps) == 0);
+    CHECK(memcmp(f->half_ids + h->part.row0, b->ids + s->row0,
+                 (size_t)s->n_rows * sizeof *b->ids) == 0);
+}
+
+/* Takes the prompts of the batch through its layers, but for the last one: what is in the middle of
+ * them afterwards, and the slots as they were where the last layer comes now. */
+static void fake_layers(Fake *f, const Batch *b) {
+    int32_t n = 0, at = 0;
+    int32_t end = b->layer_end ? b->layer_end : f->n_layers;
+    f->n_layers_run = 0;
+    for (int32_t i = 0; i < b->n_seqs; i++) {
+        const BatchSeq *s = &b->seqs[i];
+        if (s->phase == PHASE_DECODE)
+            continue;
+        f->n_layers_run = end - b->layer0;
+        FakeHalf h = {0};
+        if (b->layer0 > 0) {
+            while (f->half[at].part.slot != s->slot)
+                CHECK(++at < f->n_half);
+            h = f->half[at++];
+            h.part.blocks = s->blocks;
+            fake_check_half(f, &h);
+            fake_check_same(f, b, s, &h);
+        } else if (end < f->n_layers) {
+            fake_begin_half(f, s, &h);
+        }
+        if (end == f->n_layers && b->layer0 > 0)
+            f->slots[s->slot] = h.before;
+        f->half[n++] = h;
+    }
+    if (b->layer0 == 0 && n)
+        memcpy(f->half_ids, b->ids, (size_t)b->n_rows * sizeof *b->ids);
+    if (n)
+        f->n_half = n;
+}
+
 static void fake_part(Fake *f, const Batch *b, int32_t i, BatchResult *out) {
     const BatchSeq *s = &b->seqs[i];
     int32_t end = s->pos0 + s->n_rows;
-    fake_rows(f, b, s);
     *out = (BatchResult){.sample = {.id = -1}, .bad_layer = -1};
+    if (s->phase == PHASE_PREFILL && b->layer_end && b->layer_end < f->n_layers)
+        return;
+    fake_rows(f, b, s);
     if (fake_take(FAKE_NAN)) {
         out->bad_layer = 0;
         fake_spoil(f, s, end);
@@ -169,6 +259,8 @@ static void fake_close(void *self) {
     mem_free(f->blocks);
     mem_free(f->samplers);
     mem_free(f->last_ids);
+    mem_free(f->half);
+    mem_free(f->half_ids);
     for (int i = 0; i < BATCH_IN_FLIGHT; i++)
         mem_free(f->steps[i].results);
     mem_free(f);
@@ -178,17 +270,19 @@ static void fake_close(void *self) {
 static Status fake_open(void **self, const Weights *w, const BackendPlan *plan,
                         const Progress *progress, const Log *log, Err *err) {
     Fake *f = mem_zalloc(1, sizeof *f);
-    UNUSED(w);
     UNUSED(progress);
     UNUSED(log);
     UNUSED(err);
     CHECK(f && !fake.device);
     f->plan = *plan;
+    f->n_layers = weights_config(w)->n_layers;
+    f->half = mem_zalloc((size_t)plan->max_seqs, sizeof *f->half);
+    f->half_ids = mem_zalloc((size_t)plan->max_rows, sizeof *f->half_ids);
     f->slots = mem_zalloc((size_t)plan->n_slots, sizeof *f->slots);
     f->blocks = mem_zalloc((size_t)plan->n_blocks * KV_BLOCK, sizeof *f->blocks);
     f->samplers = mem_zalloc((size_t)plan->n_samplers, sizeof *f->samplers);
     f->last_ids = mem_zalloc((size_t)plan->max_seqs, sizeof *f->last_ids);
-    CHECK(f->slots && f->blocks && f->samplers && f->last_ids);
+    CHECK(f->slots && f->blocks && f->samplers && f->last_ids && f->half && f->half_ids);
     for (int i = 0; i < BATCH_IN_FLIGHT; i++) {
         f->steps[i].results = mem_zalloc((size_t)plan->max_seqs, sizeof(BatchResult));
         CHECK(f->steps[i].results);
@@ -204,6 +298,16 @@ static const char *fake_text(const void *self) {
     return "hashes";
 }
 
+/* What the step costs. */
+static void fake_pass_time(Fake *f, const Batch *b) {
+    f->n_prefill = f->n_decode = 0;
+    for (int32_t i = 0; i < b->n_seqs; i++)
+        *(b->seqs[i].phase == PHASE_PREFILL ? &f->n_prefill : &f->n_decode) += b->seqs[i].n_rows;
+    int64_t prompt_ns = (int64_t)fake.row_us * 1000 * f->n_prefill * f->n_layers_run / f->n_layers;
+    f->prompt_ns += (uint64_t)prompt_ns;
+    fake.now_ns += prompt_ns + (f->n_decode ? (int64_t)fake.decode_us * 1000 : 0);
+}
+
 static Status fake_submit(void *self, const Batch *batch, Err *err) {
     Fake *f = self;
     FakeStep *step = &f->steps[f->n_submitted % BATCH_IN_FLIGHT];
@@ -214,18 +318,21 @@ static Status fake_submit(void *self, const Batch *batch, Err *err) {
     }
     step->is_failed = fake_take(FAKE_WAIT);
     step->n = batch->n_seqs;
+    fake_layers(f, batch);
     for (int32_t i = 0; i < batch->n_seqs; i++)
         fake_part(f, batch, i, &step->results[i]);
-    f->n_prefill = 0;
-    for (int32_t i = 0; i < batch->n_seqs; i++)
-        f->n_prefill += batch->seqs[i].phase == PHASE_PREFILL ? batch->seqs[i].n_rows : 0;
-    for (int64_t start_ns = clock_now_ns();
-         clock_now_ns() - start_ns < (int64_t)fake.row_us * f->n_prefill * 1000;)
-        ;
-    for (int32_t i = 0; i < batch->n_seqs; i++) {
+    fake_pass_time(f, batch);
+    bool is_half = batch->layer_end && batch->layer_end < f->n_layers;
+    fake.n_half += is_half;
+    for (int32_t i = 0, half = 0; i < batch->n_seqs; i++) {
+        const BatchSeq *s = &batch->seqs[i];
+        bool is_prompt = s->phase == PHASE_PREFILL;
         f->last_ids[i] = step->results[i].sample.id;
-        if (step->is_failed)
-            fake_spoil(f, &batch->seqs[i], batch->seqs[i].pos0 + batch->seqs[i].n_rows);
+        if (is_prompt)
+            f->half[half].is_lost |= step->is_failed;
+        if (is_prompt ? !is_half && f->half[half].is_lost : step->is_failed)
+            fake_spoil(f, s, s->pos0 + s->n_rows);
+        half += is_prompt;
     }
     f->n_submitted++;
     return STATUS_OK;
@@ -305,23 +412,22 @@ static Status fake_slot_peek(void *self, int32_t slot, int layer, double *s, dou
     return err_set(err, STATUS_UNSUPPORTED, "hashes have no state to look at");
 }
 
-const BackendTable backend_cpu_table = {
-    .kind = BACKEND_CPU,
-    .needs = fake_needs,
-    .open = fake_open,
-    .close = fake_close,
-    .text = fake_text,
-    .submit = fake_submit,
-    .wait = fake_wait,
-    .sampler_set = fake_sampler_set,
-    .slot_copy = fake_slot_copy,
-    .slot_save = fake_slot_save,
-    .slot_restore = fake_slot_restore,
-    .slot_host_bytes = fake_slot_host_bytes,
-    .block_save = fake_block_save,
-    .block_restore = fake_block_restore,
-    .block_host_bytes = fake_block_host_bytes,
-    .slot_peek = fake_slot_peek,
-};
+static void fake_counters(const void *self, BackendCounters *out) {
+    *out = (BackendCounters){.prompt_ns = ((const Fake *)self)->prompt_ns};
+}
+
+#define FAKE_TABLE(kind_, splits)                                                                  \
+    {                                                                                              \
+        .kind = (kind_), .splits_layers = (splits), .needs = fake_needs, .open = fake_open,        \
+        .close = fake_close, .text = fake_text, .submit = fake_submit, .wait = fake_wait,          \
+        .sampler_set = fake_sampler_set, .slot_copy = fake_slot_copy, .slot_save = fake_slot_save, \
+        .slot_restore = fake_slot_restore, .slot_host_bytes = fake_slot_host_bytes,                \
+        .block_save = fake_block_save, .block_restore = fake_block_restore,                        \
+        .block_host_bytes = fake_block_host_bytes, .slot_peek = fake_slot_peek,                    \
+        .counters = fake_counters                                                                  \
+    }
+
+const BackendTable backend_cpu_table = FAKE_TABLE(BACKEND_CPU, true);
+const BackendTable backend_ref_table = FAKE_TABLE(BACKEND_REF, false);
 
 #endif

@@ -5,13 +5,14 @@
  *
  * Path:     bytes -> run_op -> engine.h; every id that is told is compared with what an undisturbed
  *           answer would be.
- * Owns:     one run's sequences.  Thread: one. */
+ * Owns:     one run's sequences, and the clock: time passes as the device says.  Thread: one. */
 #ifndef LILY_TESTS_SCHED_RUN_H
 #define LILY_TESTS_SCHED_RUN_H
 
 #include "fake_backend.h"
 
 #include "base/checked.h"
+#include "base/clock.h"
 #include "engine/seq.h"
 
 enum {
@@ -23,6 +24,9 @@ enum {
 };
 
 typedef struct Run Run;
+
+/* In place of base/clock.c, so that what depends on time is the same in every run. */
+int64_t clock_now_ns(void) { return fake.now_ns; }
 
 /* One sequence as its client sees it, and what is to be done to it. */
 typedef struct RunSeq {
@@ -138,15 +142,23 @@ static void run_check_slots(const Engine *e) {
         n_lent += e->active[i] && e->active[i]->tail_slot >= 0;
     for (int32_t i = 0; i < e->n_flight; i++)
         n_lent += e->flights[(e->step - 1 - i) % BATCH_IN_FLIGHT].n_pending;
+    for (int32_t i = 0; i < e->piece.n; i++)
+        n_lent += e->piece.parts[i].n_snaps;
     CHECK(p.n_snapshots + p.n_free_slots + n_lent + e->n_parked == p.n_slots);
 }
 
 /* Nobody is lost, nobody stands in two places. */
 static void run_check_seqs(const Run *r) {
     const Engine *e = r->engine;
-    int n_waiting = 0, n_active = 0, n_alive = 0, n_parked = 0;
+    int n_waiting = 0, n_active = 0, n_alive = 0, n_parked = 0, n_half = 0;
+    CHECK((e->piece.n == 0) == (e->piece.layer == 0));
+    for (int32_t i = 0; i < e->piece.n; i++) {
+        const PiecePart *part = &e->piece.parts[i];
+        CHECK(part->seq->is_half && part->seq->n_done + part->n_rows <= part->seq->n_prompt);
+    }
     for (const Seq *s = e->first_waiting; s; s = s->next) {
         CHECK(s->state == STATE_WAITING && s->slot < 0 && s->tail_slot < 0 && s->n_flight == 0);
+        CHECK(!s->is_half);
         CHECK(s->park_slot >= 0 ? s->n_blocks * KV_BLOCK >= s->n_done && s->n_done > 0
                                 : s->n_blocks == 0 && s->n_done == 0);
         n_parked += s->park_slot >= 0;
@@ -158,6 +170,7 @@ static void run_check_seqs(const Run *r) {
         if (!s)
             continue;
         n_active++;
+        n_half += s->is_half;
         CHECK(s->state == STATE_ACTIVE && s->slot == i && s->park_slot < 0 &&
               s->n_flight <= e->n_flight);
         CHECK(s->n_done <= s->n_known + 1 && s->n_blocks * KV_BLOCK >= s->n_done);
@@ -168,7 +181,7 @@ static void run_check_seqs(const Run *r) {
         CHECK(s->cancelled_at < 0 || s->n_ends || r->step - s->cancelled_at <= e->depth);
         CHECK(!s->is_paused || s->n_told - s->n_told_at_pause <= e->depth);
     }
-    CHECK(n_waiting == e->n_waiting && n_parked == e->n_parked);
+    CHECK(n_waiting == e->n_waiting && n_parked == e->n_parked && n_half == e->piece.n);
     // One that has ended for its client may still be held by a step in flight.
     CHECK(n_alive <= n_waiting + n_active && n_active <= e->plan.max_seqs);
     CHECK(e->n_flight > 0 || n_alive == n_waiting + n_active);
@@ -294,6 +307,7 @@ static void run_op(Run *r) {
             (void)run_step(r);
         break;
     default:
+        fake.decode_us = 40 * (op % 12 - 7);
         for (int i = 0; i < 1 + op / 12; i++)
             (void)run_step(r);
     }
@@ -303,20 +317,25 @@ static void run_open(Run *r, const Weights *w, const EngineOptions *options) {
     EngineOptions o = *options;
     Err err = {0};
     *r = (Run){.data = r->data, .size = r->size, .at = r->at};
-    o.kind = BACKEND_CPU;
+    o.kind = fake.is_whole ? BACKEND_REF : BACKEND_CPU;
     o.budget_bytes = UINT64_MAX;
     fake.fault = FAKE_GOOD;
     CHECK(engine_open(&r->engine, w, &o, NULL, NULL, &err) == STATUS_OK);
 }
 
 static void run_open_bytes(Run *r, const Weights *w) {
+    static const int32_t row_us[] = {0, 1, 2, 10};
     uint8_t a = run_byte(r), b = run_byte(r), c = run_byte(r);
+    fake.is_whole = b / 32 % 2;
+    fake.row_us = row_us[b / 64];
+    fake.decode_us = 100;
     run_open(r, w,
              &(EngineOptions){
                  .max_seqs = 1 + a % 5,
                  .ctx_tok = KV_BLOCK * (2 + a / 5 % 14),
                  .chunk_tok = KV_BLOCK * (1 + b % 4),
-                 .mixed_tok = KV_BLOCK * (1 + b / 4 % 2),
+                 .mixed_tok = KV_BLOCK * (1 + b / 4 % 2 * 3),
+                 .mixed_ms = c / 7 % 8 == 7,
                  .depth = 1 + b / 8 % 2,
                  .is_cache_exact = b / 16 % 2,
                  .cache_slots = c % 7,

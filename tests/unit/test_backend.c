@@ -231,6 +231,68 @@ static void malformed_batches_are_refused_by_name(void **state) {
     assert_non_null(strstr(err.text, "rows with logits: expected at most 80, found 82"));
 }
 
+/* A good batch whose prefill goes through layers [first, end). */
+static Bad half_batch(const Fixture *f, int32_t first, int32_t end) {
+    Bad t = good_batch();
+    t.batch.layer0 = first;
+    t.batch.layer_end = end;
+    if (end && end < f->o.c->n_layers) {
+        t.seqs[0].want = WANT_NOTHING;
+        t.seqs[0].sampler = -1;
+    }
+    return t;
+}
+
+static void layers_are_split_where_the_device_can_and_in_order(void **state) {
+    Fixture *f = *state;
+    OracleDevice d;
+    Bad t;
+    Backend *b = f->d.b;
+    const int32_t n = f->o.c->n_layers;
+    assert_false(backend_splits_layers(b));
+    REFUSED(t.batch.layer_end = 1, "layers: expected all, found 0 to 1");
+    t = good_batch();
+    t.batch.layer_end = n;
+    ORACLE_OK(submit(b, &t, err));
+    oracle_device_open(&d, f->o.weights, BACKEND_CPU, (BackendPlan){.n_threads = 1});
+    b = d.b;
+    assert_true(backend_splits_layers(b));
+    REFUSED(t = half_batch(f, 0, n + 1), "layers: expected to begin at 0 or 0 and end at");
+    REFUSED(t = half_batch(f, -1, n), "layers: expected");
+    REFUSED(t = half_batch(f, 0, -1), "layers: expected");
+    REFUSED(t = half_batch(f, 1, 2), "layers: expected to begin at 0 or 0");
+    REFUSED((t = half_batch(f, 0, 1), t.seqs[0].want = WANT_LAST),
+            "no logits in the middle of the layers");
+    REFUSED((t = half_batch(f, 0, 1), t.seqs[0].sampler = 2),
+            "no logits in the middle of the layers");
+    BatchTap tap = {0};
+    REFUSED((t = half_batch(f, 0, 1), t.batch.tap = &tap), "layers: expected all, found 0 to 1");
+    t = half_batch(f, 0, 1);
+    ORACLE_OK(submit(b, &t, err));
+    REFUSED(t = half_batch(f, 2, n), "layers: expected to begin at 0 or 1");
+    REFUSED(t = half_batch(f, 1, 1), "layers: expected");
+    REFUSED((t = half_batch(f, 1, n), t.seqs[0].slot = 2),
+            "sequence 0: expected rows that the step before");
+    REFUSED(
+        (t = half_batch(f, 1, n), t.seqs[0].n_rows = 71, t.seqs[1].row0 = 71, t.batch.n_rows = 72),
+        "sequence 0: expected rows that the step before");
+    t = half_batch(f, 0, 0);
+    t.seqs[1].row0 = 0; // a decode alone leaves them where they are
+    t.batch = (Batch){.n_seqs = 1, .n_rows = 1};
+    t.seqs[0] = t.seqs[1];
+    memcpy(t.blocks[0], t.blocks[1], sizeof t.blocks[0]);
+    ORACLE_OK(submit(b, &t, err));
+    t = half_batch(f, 1, 2);
+    ORACLE_OK(submit(b, &t, err));
+    t = half_batch(f, 0, 0); // prompts that begin end what was under way
+    ORACLE_OK(submit(b, &t, err));
+    REFUSED(t = half_batch(f, 2, n), "layers: expected to begin at 0 or 0");
+    BackendCounters counters;
+    backend_counters(b, &counters);
+    assert_true(counters.prompt_ns > 0);
+    oracle_device_close(&d);
+}
+
 static void good_batches_pass(void **state) {
     Fixture *f = *state;
     Bad t = good_batch();
@@ -395,6 +457,7 @@ int main(void) {
         WITH(bad_plans_are_refused_by_field),
         WITH(a_plan_beyond_the_address_space_is_refused),
         WITH(malformed_batches_are_refused_by_name),
+        WITH(layers_are_split_where_the_device_can_and_in_order),
         WITH(good_batches_pass),
         WITH(carry_needs_a_sampled_sequence_of_the_step_before),
         WITH(wait_without_a_step_is_refused),

@@ -198,8 +198,42 @@ static void nan_keys_spoil_only_who_sees_them(void **state) {
     }
 }
 
+/* The same of a value; rows that do not see it keep every bit. */
+static void infinite_values_change_no_row_before_them(void **state) {
+    UNUSED(state);
+    Random r = random_open(__func__);
+    KernelTables tables = kernel_tables(false);
+    for (size_t i = 0; i < tables.n; i++) {
+        const AttnKernels *t = &tables.tables[i].attn;
+        Cache c;
+        enum { HEADS = 3, N = 16 * HEADS * D };
+        cache_open(&c, t, &r, 80, 1.0f);
+        float bad[D], *q = guard_f32(N), *out = guard_f32(N), *clean = guard_f32(N);
+        queries(&c, &r, q, N);
+        void *scratch = guard_alloc(t->scratch_bytes(HEADS));
+        t->prefill(clean, q, HEADS, (const void *const *)c.blocks, 64, 16, scratch);
+        memcpy(bad, c.v + 69 * D, sizeof bad);
+        bad[random_u64(&r) % D] = INFINITY;
+        t->append(c.blocks[1], 69 % 64, c.k + 69 * D, bad);
+        t->prefill(out, q, HEADS, (const void *const *)c.blocks, 64, 16, scratch);
+        assert_memory_equal(out, clean, 5 * HEADS * D * sizeof *out);
+        for (int row = 5 * HEADS; row < 16 * HEADS; row++) {
+            bool is_finite = true;
+            for (int d = 0; d < D; d++)
+                is_finite &= isfinite(out[row * D + d]) != 0;
+            assert_false(is_finite);
+        }
+        guard_free(scratch, t->scratch_bytes(HEADS));
+        guard_free_f32(q, N);
+        guard_free_f32(out, N);
+        guard_free_f32(clean, N);
+        cache_close(&c);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(infinite_values_change_no_row_before_them),
         cmocka_unit_test(decode_around_the_block_edges),
         cmocka_unit_test(prefill_around_the_block_edges),
         cmocka_unit_test(extreme_scores),

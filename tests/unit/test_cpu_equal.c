@@ -37,13 +37,15 @@ static int teardown(void **state) {
     return 0;
 }
 
-static const char *const masks[] = {NULL, "avx2,avx512,amx,neon"};
-/* Masks that give different kernels on this machine. */
+static const char *const masks[] = {NULL, "avx2,avx512,amx,neon", "amx"};
+/* How many of them, from the first on, give different kernels on this machine. */
 static size_t n_masks(void) {
     KernelTable best, generic;
     cpu_features_choose(&best, 0, false);
     cpu_features_choose(&generic, ~1u, false);
-    return strcmp(best.matmul.column, generic.matmul.column) ? 2 : 1;
+    if (strcmp(best.matmul.column, generic.matmul.column) == 0)
+        return 1;
+    return strcmp(best.matmul.column, "amx") == 0 ? 3 : 2;
 }
 
 static void device(OracleDevice *d, const Fixture *f, int threads, const char *mask) {
@@ -184,6 +186,116 @@ static void C68_batch_and_single_are_equal(void **state) {
     }
 }
 
+/* One run of split_layers: three sequences; a decodes while b (from 64 on, with a snapshot at 128)
+ * and c are read. */
+typedef struct Split {
+    OracleDevice d;
+    OracleSeq a, b, c;
+    BatchSnap snap;
+    int32_t ids[256];
+    int32_t step; // layers a step
+    int32_t n_decoded;
+    float *logits; // what a, b and c gave, [V] each
+} Split;
+
+enum { SPLIT_B = 130, SPLIT_C = 70 };
+
+/* One step over layers [layer0, end) for prompts; c may have been left out. */
+static void split_step(Fixture *f, Split *s, int32_t layer0, int32_t end, bool has_prompts,
+                       bool has_c) {
+    BatchSeq parts[3];
+    BatchResult r[3];
+    bool is_last = end == 0 || end == f->o.c->n_layers;
+    BatchWant want = is_last ? WANT_LAST : WANT_NOTHING;
+    Batch batch = {.seqs = parts, .ids = s->ids, .layer0 = layer0, .layer_end = end};
+    parts[batch.n_seqs++] = oracle_part(&s->a, PHASE_DECODE, 0, 1, WANT_LAST);
+    s->ids[batch.n_rows++] = f->ids[200 + s->n_decoded++];
+    if (has_prompts && has_c) { // before b: what follows moves when it is left out
+        parts[batch.n_seqs++] = oracle_part(&s->c, PHASE_PREFILL, batch.n_rows, SPLIT_C, want);
+        memcpy(s->ids + batch.n_rows, f->ids + N_IDS, SPLIT_C * sizeof *s->ids);
+        batch.n_rows += SPLIT_C;
+    }
+    if (has_prompts) {
+        parts[batch.n_seqs] = oracle_part(&s->b, PHASE_PREFILL, batch.n_rows, SPLIT_B, want);
+        parts[batch.n_seqs].snaps = &s->snap;
+        parts[batch.n_seqs++].n_snaps = 1;
+        memcpy(s->ids + batch.n_rows, f->ids + 64, SPLIT_B * sizeof *s->ids);
+        batch.n_rows += SPLIT_B;
+    }
+    oracle_step(&s->d, &batch, r);
+    s->a.pos++;
+    memcpy(s->logits, r[0].logits, f->v * sizeof *s->logits);
+    for (int32_t i = 1; i < batch.n_seqs; i++) {
+        assert_true(is_last == (r[i].logits != NULL));
+        if (is_last)
+            memcpy(s->logits + (i == batch.n_seqs - 1 ? 1 : 2) * f->v, r[i].logits,
+                   f->v * sizeof *s->logits);
+    }
+}
+
+/* Reads b and c in pieces of `step` layers, c up to layer `drop` alone, with a step without
+ * prompts before the layer `gap`; then what follows b, its snapshot and, if it was read, c. */
+static float *split_run(Fixture *f, const char *mask, int32_t step, int32_t drop, int32_t gap) {
+    Split s = {.snap = {128, 3}};
+    int32_t n_layers = f->o.c->n_layers;
+    device(&s.d, f, 2, mask);
+    s.a = oracle_seq(0);
+    s.b = oracle_seq(1);
+    s.c = oracle_seq(2);
+    s.logits = oracle_alloc(9 * f->v, sizeof *s.logits);
+    memset(s.logits, 0, 9 * f->v * sizeof *s.logits);
+    free(oracle_prefill(&s.d, &s.a, f->ids + 100, 100, 704, WANT_LAST, NULL));
+    free(oracle_prefill(&s.d, &s.b, f->ids, 64, 704, WANT_LAST, NULL));
+    for (int32_t at = 0; at < n_layers; at += step) {
+        if (at <= gap && gap < at + step && at > 0)
+            split_step(f, &s, 0, 0, false, false);
+        split_step(f, &s, at, min_i32(at + step, n_layers), true, at < drop);
+    }
+    s.b.pos += SPLIT_B;
+    s.c.pos += SPLIT_C;
+    while (s.n_decoded < n_layers + 1) // a has come as far in every run
+        split_step(f, &s, 0, 0, false, false);
+    OracleSeq mid = s.b;
+    mid.pos = s.snap.pos;
+    mid.slot = s.snap.slot;
+    float *b;
+    for (size_t i = 0; i < 2; i++) {
+        b = oracle_decode(&s.d, &s.b, f->ids[i]);
+        memcpy(s.logits + (3 + i) * f->v, b, f->v * sizeof *b);
+        free(b);
+    }
+    b = oracle_decode(&s.d, &mid, f->ids[17]);
+    memcpy(s.logits + 5 * f->v, b, f->v * sizeof *b);
+    free(b);
+    if (drop >= n_layers) {
+        b = oracle_decode(&s.d, &s.c, f->ids[18]);
+        memcpy(s.logits + 6 * f->v, b, f->v * sizeof *b);
+        free(b);
+    }
+    oracle_device_close(&s.d);
+    return s.logits;
+}
+
+/* Prompts that go through the layers in several steps beside a decode, one of which may be given
+ * up on the way. */
+static void prompts_split_by_layers_are_equal(void **state) {
+    Fixture *f = *state;
+    int32_t n = f->o.c->n_layers;
+    for (size_t k = 0; k < n_masks(); k++) {
+        float *whole = split_run(f, masks[k], n, n, n);
+        for (int32_t step = 1; step < n; step += ORACLE_IS_SLOW ? 2 : 1)
+            for (int32_t drop = 1; drop <= n; drop += drop < n - 1 ? n - 2 : 1) {
+                float *got = split_run(f, masks[k], step, drop, (step + drop) % n);
+                for (int i = 0; i < 7; i++)
+                    if (drop >= n || (i != 2 && i != 6))
+                        expect_same(f, got + (size_t)i * f->v, whole + (size_t)i * f->v, 1,
+                                    "layers a step", step);
+                free(got);
+            }
+        free(whole);
+    }
+}
+
 /* A slot and the blocks saved after a prompt, restored elsewhere, go on as the live ones. */
 static void restored_and_copied_states_are_equal(void **state) {
     Fixture *f = *state;
@@ -295,6 +407,18 @@ static void a_broken_state_is_named(void **state) {
         assert_int_equal(r[1].bad_layer, 1);
         assert_int_equal(r[1].bad_pos, 64);
         assert_int_equal(r[1].sample.id, -1);
+    }
+    // Also where the layers behind it come in another step.
+    ORACLE_OK(backend_slot_restore(d.b, 1, host, err));
+    for (int32_t layer = 0; layer < f->o.c->n_layers; layer++) {
+        BatchSeq part = oracle_part(&bad, PHASE_PREFILL, 0, 5, WANT_NOTHING);
+        Batch batch = {.n_seqs = 1, .seqs = &part, .n_rows = 5, .ids = f->ids + 64};
+        batch.layer0 = layer;
+        batch.layer_end = layer + 1;
+        BatchResult r;
+        ORACLE_OK(backend_submit(d.b, &batch, err));
+        ORACLE_OK(backend_wait(d.b, &r, err));
+        assert_int_equal(r.bad_layer, layer + 1 < f->o.c->n_layers ? -1 : 1);
     }
     free(host);
     oracle_device_close(&d);
@@ -467,6 +591,7 @@ int main(void) {
         BOTH(C2_chunk_sizes_are_equal),
         BOTH(every_row_of_a_chunked_prompt_is_equal),
         BOTH(C68_batch_and_single_are_equal),
+        BOTH(prompts_split_by_layers_are_equal),
         BOTH(restored_and_copied_states_are_equal),
         BOTH(snapshots_are_equal),
         BOTH(C4_a_poisoned_slot_starts_clean),

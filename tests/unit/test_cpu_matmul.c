@@ -232,8 +232,122 @@ static void nan_and_infinity_are_not_hidden(void **state) {
                 }
 }
 
+/* ---- the amx column gives what avx512 gives, to the bit ---- */
+
+/* The columns amx and avx512; false: this machine has not both. */
+static bool exact_columns(KernelTables *t) {
+    *t = kernel_tables(false);
+    return t->n == 3 && strcmp(t->tables[0].matmul.column, "amx") == 0;
+}
+
+static void expect_equal_columns(const KernelTables *t, const Case *c, const float *x, int32_t m,
+                                 const char *what) {
+    size_t width = (size_t)c->n_strips * STRIP_ROWS, n = width * (size_t)m;
+    float *amx = malloc(sizeof *amx * n), *want = malloc(sizeof *want * n);
+    const MatmulKernels *k = &t->tables[0].matmul, *judge = &t->tables[1].matmul;
+    run(judge, c, entry(judge, c->bits, 1), x, m, NULL, want);
+    run(k, c, entry(k, c->bits, 1), x, m, m % 2 ? c->tiles : NULL, amx);
+    for (size_t i = 0; i < n; i++)
+        if (memcmp(&amx[i], &want[i], sizeof *amx) != 0)
+            fail_msg("%s, q%d, n %d, groups %d, m %d: row %zu output %zu: %.9g, avx512 has %.9g",
+                     what, c->bits, c->n, c->n_groups, m, i / width, i % width, (double)amx[i],
+                     (double)want[i]);
+    run(k, c, entry(k, c->bits, 0), x, m, NULL, amx);
+    assert_memory_equal(amx, want, n * sizeof *want);
+    free(amx);
+    free(want);
+}
+
+static void amx_equals_avx512_for_every_number_of_rows(void **state) {
+    UNUSED(state);
+    Random r = random_open(__func__);
+    KernelTables t;
+    if (!exact_columns(&t))
+        skip();
+    for (int32_t bits = 4; bits <= 8; bits += 4) {
+        Case c;
+        case_open(&c, &r, 40, 3, bits, 0.05f);
+        float *x = malloc(sizeof *x * (size_t)(MATMUL_ROWS * c.k));
+        random_fill(&r, x, (size_t)(MATMUL_ROWS * c.k), 1.0f);
+        for (int32_t m = 1; m <= MATMUL_ROWS; m++)
+            expect_equal_columns(&t, &c, x, m, "rows");
+        free(x);
+        case_close(&c);
+    }
+}
+
+/* Blocks of groups and of strips: one less, exact, one more, several. */
+static void amx_equals_avx512_at_the_edges_of_blocks(void **state) {
+    UNUSED(state);
+    Random r = random_open(__func__);
+    KernelTables t;
+    if (!exact_columns(&t))
+        skip();
+    static const int32_t groups[] = {1, 2, 7, 8, 9, 16, 17, 33}, ns[] = {16, 112, 128, 129, 272};
+    static const int32_t ms[] = {2, 5, 16, 19, 33};
+    for (size_t a = 0; a < COUNT_OF(groups); a++)
+        for (size_t b = 0; b < COUNT_OF(ns); b++) {
+            Case c;
+            int32_t m = ms[(a + b) % COUNT_OF(ms)];
+            case_open(&c, &r, ns[b], groups[a], (a + b) % 2 ? 8 : 4, 0.05f);
+            float *x = malloc(sizeof *x * (size_t)(m * c.k));
+            random_fill(&r, x, (size_t)(m * c.k), 1.0f);
+            expect_equal_columns(&t, &c, x, m, "blocks");
+            free(x);
+            case_close(&c);
+        }
+}
+
+/* Rows of one kind each, in one call: no neighbour may change a bit. */
+static void shape_extreme(Random *r, float *x, int32_t k, int32_t kind) {
+    for (int32_t i = 0; i < k; i++)
+        switch (kind) {
+        case 0: x[i] = 0; break;
+        case 1: x[i] = i % 3 ? 32767 : -32767; break; // whole range of the integers
+        case 2: x[i] = i % 2 ? 1e-38f : -1e-38f; break;
+        case 3: x[i] = 1e-45f * (float)(i % 7); break;
+        case 4: x[i] = 3e38f * (random_unit(r) - 0.5f); break;
+        case 5: x[i] = 32767; break; // largest sums
+        case 6: x[i] = -32767; break;
+        case 7: x[i] = i % 64 ? 0.5f : 255.0f; break; // low bytes of every size
+        case 8: x[i] = i == k / 2 ? NAN : 1; break;
+        case 9: x[i] = i == 3 ? INFINITY : i == k - 1 ? -INFINITY : -1; break;
+        case 10: x[i] = (float)(i % 512 - 256); break;
+        default: x[i] = random_normal(r); break;
+        }
+}
+
+static void amx_equals_avx512_for_extreme_rows(void **state) {
+    UNUSED(state);
+    Random r = random_open(__func__);
+    enum { KINDS = 12, M = 2 * KINDS };
+    KernelTables t;
+    if (!exact_columns(&t))
+        skip();
+    for (int32_t bits = 4; bits <= 8; bits += 4)
+        for (int full = 0; full < 2; full++) {
+            Case c;
+            case_open(&c, &r, 48, 9, bits, 0.05f);
+            if (full) { // the largest code everywhere: sums at their bound
+                size_t codes = tile_bytes(bits) - TILE_SCALES;
+                for (int32_t i = 0; i < c.n_strips * c.n_groups; i++)
+                    memset(c.tiles + (size_t)i * tile_bytes(bits), 255, codes);
+            }
+            float *x = malloc(sizeof *x * (size_t)(M * c.k));
+            for (int32_t i = 0; i < M; i++)
+                shape_extreme(&r, x + i * c.k, c.k, i % KINDS);
+            expect_equal_columns(&t, &c, x, M, full ? "extreme rows, full codes" : "extreme rows");
+            expect_equal_columns(&t, &c, x + 5 * c.k, 3, "few extreme rows");
+            free(x);
+            case_close(&c);
+        }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(amx_equals_avx512_for_every_number_of_rows),
+        cmocka_unit_test(amx_equals_avx512_at_the_edges_of_blocks),
+        cmocka_unit_test(amx_equals_avx512_for_extreme_rows),
         cmocka_unit_test(every_shape_around_the_tile_edges),
         cmocka_unit_test(cancelling_inputs),
         cmocka_unit_test(spikes_and_zeros),

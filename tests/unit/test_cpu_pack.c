@@ -203,6 +203,22 @@ static void column_masks(void **state) {
             assert_non_null(strstr(err.text, "cpu mask"));
     }
     KernelTable t;
+    cpu_features_choose(&t, 1u << COLUMN_AMX, false); // goes alone
+    assert_string_not_equal(t.matmul.column, "amx");
+    assert_string_not_equal(t.attn.column, "amx");
+    KernelTable best;
+    cpu_features_choose(&best, 0, false);
+    bool has_avx512 = strcmp(t.matmul.column, "avx512") == 0;
+    bool has_amx = has_avx512 && cpu_features_amx() == AMX_GRANTED;
+    assert_string_equal(best.matmul.column, has_amx ? "amx" : t.matmul.column);
+    assert_string_equal(best.attn.column, has_amx ? "amx" : t.attn.column);
+    cpu_features_choose(&t, 1u << COLUMN_AVX512, false); // takes amx along
+    assert_string_equal(t.matmul.column, "generic");
+    cpu_features_choose(&t, 0, true); // 16-bit activations and weights in bf16 are not f32
+    assert_string_equal(t.matmul.column, "generic");
+    assert_string_equal(t.attn.column, "generic");
+    bool is_refused = cpu_features_amx() == AMX_REFUSED;
+    assert_int_equal(strstr(cpu_features_amx_note(), "refused") != NULL, is_refused);
     cpu_features_choose(&t, (uint32_t)ALL_COLUMNS, false);
     assert_string_equal(t.matmul.column, "generic");
     assert_string_equal(t.attn.column, "generic");

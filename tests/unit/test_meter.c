@@ -3,6 +3,7 @@
  * Nothing here depends on how fast the machine is. */
 #include "unit.h"
 
+#include "backend/cpu/cpu_features.h"
 #include "backend/meter.h"
 #include "base/mem.h"
 
@@ -36,7 +37,10 @@ static void a_product_of_the_kernels_is_among_the_units(void **state) {
     if (__builtin_cpu_supports("avx512vnni"))
         want = "16-bit integer";
 #endif
-    bool is_there = false;
+    bool is_there = false, has_tiles = false;
+    for (int i = 0; meter_unit(i); i++)
+        has_tiles |= strstr(meter_unit(i)->name, "AMX") != NULL;
+    assert_int_equal(has_tiles, cpu_features_amx() == AMX_GRANTED);
     for (int i = 0; meter_unit(i); i++)
         is_there |= strstr(meter_unit(i)->name, want) != NULL;
     assert_true(is_there);

@@ -46,8 +46,8 @@ static void carve_member(const Cpu *b, CpuMember *me, Carver *c) {
     me->topk = carve_i32(c, decode * k);
     me->topk_weight = carve_f32(c, decode * k);
     me->order = carve_i32(c, cpu_moe_list_ints(&b->c, b->max_decode));
-    me->gate = carve_f32(c, MATMUL_ROWS * EXPERT_UNIT);
-    me->up = carve_f32(c, MATMUL_ROWS * EXPERT_UNIT);
+    me->gate = carve_f32(c, MATMUL_ROWS * PREFILL_UNITS * EXPERT_UNIT);
+    me->up = carve_f32(c, MATMUL_ROWS * PREFILL_UNITS * EXPERT_UNIT);
     me->y = carve(c, MATMUL_ROWS, sizeof *me->y);
     me->px = carve(c, MATMUL_ROWS, sizeof *me->px);
     me->gdn = carve_f32(c, cpu_gdn_scratch_floats(b));
@@ -67,6 +67,7 @@ static void carve_pass(const Cpu *b, Pass *pass, BatchPhase phase, Carver *c) {
     pass->phase = phase;
     pass->seqs = carve_i32(c, seqs);
     pass->row0 = carve_i32(c, seqs);
+    pass->slots = carve_i32(c, seqs);
     pass->rows = carve(c, rows, sizeof *pass->rows);
     pass->cos_sin = carve_f32(c, rows * ROPE_DIMS);
     pass->wanted = carve_i32(c, rows);
@@ -246,9 +247,10 @@ static Status cpu_open(void **self, const Weights *w, const BackendPlan *plan,
     TRY_GOTO(status, cpu_map(b, w, err));
     TRY_GOTO(status, cpu_load(b, w, progress, err));
     int n = pool_n_members(b->pool);
-    snprintf(b->text, sizeof b->text, "cpu: %d thread%s, matmul %s, attn %s, recur %s, elem %s%s",
+    snprintf(b->text, sizeof b->text, "cpu: %d thread%s, matmul %s, attn %s, recur %s, elem %s%s%s",
              n, n == 1 ? "" : "s", b->k.matmul.column, b->k.attn.column, b->k.recur.column,
-             b->k.elem.column, plan->is_f32_activations ? ", f32 cache" : "");
+             b->k.elem.column, plan->is_f32_activations ? ", f32 cache" : "",
+             cpu_features_amx_note());
     *self = b;
     return STATUS_OK;
 fail:
@@ -351,13 +353,15 @@ static Status cpu_slot_peek(void *self, int32_t slot, int layer, double *s, doub
 static bool cpu_is_available(char *text, size_t size) {
     KernelTable k;
     cpu_features_choose(&k, 0, false);
-    snprintf(text, size, "%d CPUs, matmul %s, attn %s, recur %s, elem %s", pool_n_cpus(),
-             k.matmul.column, k.attn.column, k.recur.column, k.elem.column);
+    snprintf(text, size, "%d CPUs, matmul %s, attn %s, recur %s, elem %s%s", pool_n_cpus(),
+             k.matmul.column, k.attn.column, k.recur.column, k.elem.column,
+             cpu_features_amx_note());
     return true;
 }
 
 static void cpu_counters(const void *self, BackendCounters *out) {
-    out->n_expert_reads = ((const Cpu *)self)->n_expert_reads;
+    const Cpu *b = self;
+    *out = (BackendCounters){b->n_expert_reads, b->prompt_ns};
 }
 
 static void cpu_profile_set(void *self, bool is_on) {
@@ -383,6 +387,7 @@ static int cpu_profile(const void *self, BackendStage *out, int max) {
 
 const BackendTable backend_cpu_table = {
     .kind = BACKEND_CPU,
+    .splits_layers = true,
     .is_available = cpu_is_available,
     .needs = cpu_needs,
     .open = cpu_open,

@@ -13,11 +13,11 @@
 #include "base/clock.h"
 
 enum {
-    ATTN_MAX_PARTS = 64,      // most parts that one decoded row's context is cut into
-    ATTN_PART_BLOCKS = 2,     // KV blocks of a part while there are no more than that many parts
-    EXPERT_UNIT = 64,         // inner values of an expert that one job makes: one group of down
-    DOWN_COLUMNS = 64,        // outputs of down that one prefill job makes for all rows
-    WEIGHT_CHUNK = 128 << 10, // bytes of strips that stay in L2 while blocks of rows pass over them
+    ATTN_MAX_PARTS = 64,  // most parts that one decoded row's context is cut into
+    ATTN_PART_BLOCKS = 2, // KV blocks of a part while there are no more than that many parts
+    EXPERT_UNIT = 64,     // inner values of an expert that one job makes: one group of down
+    PREFILL_UNITS = 4,    // of those in one job of prefill: products like many strips
+    DOWN_COLUMNS = 64,    // outputs of down that one prefill job makes for all rows
 };
 
 /* One member's own scratch. */
@@ -28,7 +28,7 @@ typedef struct CpuMember {
     int32_t *topk;       // decode: [max_decode][K]
     float *topk_weight;  // decode: [max_decode][K]
     int32_t *order;      // decode: see ExpertLists
-    float *gate, *up;    // [MATMUL_ROWS][EXPERT_UNIT]
+    float *gate, *up;    // [MATMUL_ROWS][PREFILL_UNITS * EXPERT_UNIT]
     float **y;           // [MATMUL_ROWS]
     const void **px;     // [MATMUL_ROWS]
     float *gdn;          // cpu_gdn_scratch_floats
@@ -57,12 +57,14 @@ typedef struct PassRow {
     int32_t bad_layer; // -1: finite so far
 } PassRow;
 
-/* The sequences of one phase. Rows are numbered from 0 inside the pass. */
+/* The sequences of one phase. Rows are numbered from 0 inside the pass. Prompts in the middle of
+ * the layers lie here, and in CpuShared.x, until the next step that has rows of prompts. */
 typedef struct Pass {
     BatchPhase phase;
     int32_t n_seqs, n_rows;
     int32_t *seqs;    // [n_seqs] index in the batch
     int32_t *row0;    // [n_seqs]
+    int32_t *slots;   // [n_seqs] state slots
     PassRow *rows;    // [n_rows]
     float *cos_sin;   // [n_rows][ROPE_DIMS]
     int32_t n_wanted; // rows whose logits are made
@@ -133,6 +135,7 @@ typedef struct Cpu {
     uint64_t n_submitted, n_waited; // steps
     int32_t *last_ids;              // [max_seqs] sampled by the step submitted last
     uint64_t n_expert_reads;        // distinct (layer, expert) of a step, over all steps
+    uint64_t prompt_ns;             // rows of prompts in layers, over all steps
     CpuProfile profile;
 } Cpu;
 
@@ -179,7 +182,7 @@ typedef struct Product {
 void cpu_mul(const Cpu *b, CpuMember *me, const Product *p);
 
 /* How many strips stay in L2 while blocks of rows pass over them. */
-int32_t cpu_chunk_strips(const PackedMatrix *w);
+int32_t cpu_chunk_strips(const Cpu *b, const PackedMatrix *w);
 /* Where a strip of an expert lies. */
 static inline const uint8_t *cpu_strip(const PackedMatrix *w, int32_t expert, int32_t strip) {
     return w->tiles + (size_t)expert * w->expert_bytes + (size_t)strip * w->strip_bytes;
@@ -247,11 +250,12 @@ size_t cpu_moe_list_ints(const ModelConfig *c, int32_t rows);
 void cpu_moe_choose(const Cpu *b, const float *logits, int32_t *ids, float *weights);
 /* Sorts the slots of n_rows rows by expert into memory of cpu_moe_list_ints. */
 ExpertLists cpu_moe_sort(const Cpu *b, const int32_t *topk, int32_t n_rows, int32_t *memory);
-/* Inner values [64 unit, + 64) of an expert: gate, up, SwiGLU, preparation. */
+/* Inner values [64 unit, + 64 n_units) of an expert: gate, up, SwiGLU, preparation. */
 typedef struct InnerJob {
     BatchPhase phase;
     const CpuLayer *l;
     int32_t expert, unit;
+    int32_t n_units;     // 1..PREFILL_UNITS
     const uint8_t *in;   // prepared rows
     const uint8_t *next; // as in Product
 } InnerJob;

@@ -204,7 +204,7 @@ static void hand_router(Hand *h) {
         cpu_strip(&h->l->m[SLOT_SHARED_GATE], 0, span.first * (EXPERT_UNIT / STRIP_ROWS));
     hand_parts(h, &s, (RowsOut){b->s.router, (size_t)b->router_width, NULL},
                (RowsIn){h->me->in, b->in_bytes, NULL}, span.first < span.end ? unit0 : NULL);
-    InnerJob job = {.phase = PHASE_DECODE, .l = h->l, .in = h->me->in};
+    InnerJob job = {.phase = PHASE_DECODE, .l = h->l, .n_units = 1, .in = h->me->in};
     for (int32_t unit = span.first; unit < span.end; unit++) {
         job.unit = unit;
         cpu_moe_inner_shared(b, h->me, &job, 0, h->n_rows);
@@ -264,7 +264,7 @@ static void hand_experts(Hand *h, const uint8_t *next) {
     Span jobs = cpu_share_even(lists.n_active * units, h->member, h->n_members);
     const PackedMatrix *down = &h->l->m[SLOT_EXPERT_DOWN];
     Span columns = cpu_share_even(down->n_strips, h->member, h->n_members);
-    InnerJob job = {.phase = PHASE_DECODE, .l = h->l, .in = h->me->in};
+    InnerJob job = {.phase = PHASE_DECODE, .l = h->l, .n_units = 1, .in = h->me->in};
     for (int32_t i = jobs.first; i < jobs.end; i++) {
         job.expert = lists.active[i / units];
         job.unit = i % units;

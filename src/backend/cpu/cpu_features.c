@@ -2,9 +2,18 @@
 /* cpu_features.c - see cpu_features.h.
  *
  * Owns:     nothing.  Thread: any. */
+#define _GNU_SOURCE // syscall
 #include "backend/cpu/cpu_features.h"
 
 #include "base/str.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+#endif
 
 static const char *const column_names[COLUMN_N] = {"generic", "avx2", "avx512", "amx", "neon"};
 
@@ -37,7 +46,42 @@ static bool has_avx512(void) {
            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
            __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16");
 }
+
+/* Whether the CPU has tiles of 8-bit integers and of bf16. (gcc 12 knows no names for them.) */
+static bool has_tiles(void) {
+#if defined(LILY_AMX_EMU) // tiles in plain C, everything else AVX-512
+    return has_avx512();
+#else
+    const unsigned bf16 = 1u << 22, tile = 1u << 24, int8 = 1u << 25, all = bf16 | tile | int8;
+    unsigned a, b, c, d;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & all) == all;
 #endif
+}
+
+/* Asks the system for the state that tiles are kept in; all threads started later have it too. */
+static bool tiles_are_granted(void) {
+#if defined(LILY_AMX_EMU)
+    return true;
+#elif defined(__linux__)
+    enum { REQUEST_STATE = 0x1023, TILE_DATA = 18 }; // asm/prctl.h, number of the state in XCR0
+    return syscall(SYS_arch_prctl, REQUEST_STATE, TILE_DATA) == 0;
+#else
+    return false;
+#endif
+}
+#endif
+
+CpuAmx cpu_features_amx(void) {
+#if defined(__x86_64__)
+    if (has_tiles())
+        return tiles_are_granted() ? AMX_GRANTED : AMX_REFUSED;
+#endif
+    return AMX_ABSENT;
+}
+
+const char *cpu_features_amx_note(void) {
+    return cpu_features_amx() == AMX_REFUSED ? ", amx asked for and refused by the kernel" : "";
+}
 
 void cpu_features_choose(KernelTable *out, uint32_t mask, bool is_f32) {
     matmul_generic_init(&out->matmul);
@@ -51,6 +95,10 @@ void cpu_features_choose(KernelTable *out, uint32_t mask, bool is_f32) {
         if (!is_f32) { // 16-bit activations and a bf16 cache lie outside the f32 bounds
             matmul_avx512_init(&out->matmul);
             attn_avx512_init(&out->attn);
+            if (!(mask & 1u << COLUMN_AMX) && cpu_features_amx() == AMX_GRANTED) {
+                matmul_amx_init(&out->matmul);
+                attn_amx_init(&out->attn);
+            }
         }
     }
 #else

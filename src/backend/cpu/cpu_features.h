@@ -23,8 +23,19 @@ typedef enum CpuColumn {
  * "" give none. STATUS_INVALID for an unknown name and for generic, which is always there. */
 NODISCARD Status cpu_features_parse_mask(uint32_t *out, const char *mask, Err *err);
 
+/* Whether this process can use the tiles of AMX. */
+typedef enum CpuAmx {
+    AMX_ABSENT,  // not in the CPU
+    AMX_REFUSED, // in the CPU; the system was asked and does not keep their state
+    AMX_GRANTED
+} CpuAmx;
+CpuAmx cpu_features_amx(void);
+/* What to add to a line about the columns: "" unless amx is refused. */
+const char *cpu_features_amx_note(void);
+
 /* Fills the table with the best column of each family that this program has, this CPU runs and
- * the mask leaves. is_f32: the test mode, whose tolerances only some columns keep. */
+ * the mask leaves; amx builds on avx512 and goes with it. is_f32: the test mode, whose tolerances
+ * only some columns keep. */
 void cpu_features_choose(KernelTable *out, uint32_t mask, bool is_f32);
 
 #endif

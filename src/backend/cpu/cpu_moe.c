@@ -63,13 +63,14 @@ ExpertLists cpu_moe_sort(const Cpu *b, const int32_t *topk, int32_t n_rows, int3
     return lists;
 }
 
-/* SwiGLU of m rows in gate and up and preparation of group `unit` of their rows. */
-static void finish_inner(const Cpu *b, CpuMember *me, uint8_t *act, size_t act_bytes,
-                         int32_t n_groups, int32_t unit, int32_t m) {
+/* SwiGLU of m rows in gate and up and preparation of the job's groups of their rows. */
+static void finish_inner(const Cpu *b, CpuMember *me, const InnerJob *job, uint8_t *act,
+                         size_t act_bytes, int32_t n_groups, int32_t m) {
+    int32_t n = job->n_units * EXPERT_UNIT;
     for (int32_t i = 0; i < m; i++) {
-        float *gate = me->gate + (size_t)i * EXPERT_UNIT;
-        b->k.elem.swiglu(gate, gate, me->up + (size_t)i * EXPERT_UNIT, EXPERT_UNIT);
-        b->k.matmul.prepare(act + (size_t)i * act_bytes, n_groups, unit, 1, gate);
+        float *gate = me->gate + (size_t)i * (size_t)n;
+        b->k.elem.swiglu(gate, gate, me->up + (size_t)i * (size_t)n, n);
+        b->k.matmul.prepare(act + (size_t)i * act_bytes, n_groups, job->unit, job->n_units, gate);
     }
 }
 
@@ -79,14 +80,15 @@ const uint8_t *cpu_moe_inner_first(const CpuLayer *l, int32_t expert, int32_t un
     return cpu_strip(&l->m[SLOT_EXPERT_GATE], expert, unit * UNIT_STRIPS);
 }
 
-/* gate and up of one unit for m rows (at most MATMUL_ROWS) into this member's gate and up. */
+/* gate and up of the job's units for m rows (at most MATMUL_ROWS) into this member's gate and up.
+ */
 static void gate_up(const Cpu *b, CpuMember *me, const InnerJob *job, const PackedMatrix *gate,
                     const PackedMatrix *up, int32_t expert, RowsIn x, int32_t m) {
     Product p = {.phase = job->phase,
                  .w = gate,
                  .expert = expert,
-                 .strips = {job->unit * UNIT_STRIPS, job->unit * UNIT_STRIPS + UNIT_STRIPS},
-                 .y = {me->gate, EXPERT_UNIT, NULL},
+                 .strips = {job->unit * UNIT_STRIPS, (job->unit + job->n_units) * UNIT_STRIPS},
+                 .y = {me->gate, (size_t)job->n_units * EXPERT_UNIT, NULL},
                  .x = x,
                  .m = m,
                  .next = cpu_strip(up, expert, job->unit * UNIT_STRIPS)};
@@ -106,8 +108,8 @@ void cpu_moe_inner(const Cpu *b, CpuMember *me, const InnerJob *job, const Exper
             rows[i] = lists->order[at + i] / b->c.top_k;
         gate_up(b, me, job, &w[SLOT_EXPERT_GATE], &w[SLOT_EXPERT_UP], job->expert,
                 (RowsIn){job->in, b->in_bytes, rows}, m);
-        finish_inner(b, me, b->s.act + (size_t)at * b->act_bytes, b->act_bytes,
-                     w[SLOT_EXPERT_DOWN].n_groups, job->unit, m);
+        finish_inner(b, me, job, b->s.act + (size_t)at * b->act_bytes, b->act_bytes,
+                     w[SLOT_EXPERT_DOWN].n_groups, m);
     }
 }
 
@@ -118,8 +120,8 @@ void cpu_moe_inner_shared(const Cpu *b, CpuMember *me, const InnerJob *job, int3
         int32_t n = min_i32(MATMUL_ROWS, row + m - at);
         gate_up(b, me, job, &w[SLOT_SHARED_GATE], &w[SLOT_SHARED_UP], 0,
                 (RowsIn){job->in + (size_t)at * b->in_bytes, b->in_bytes, NULL}, n);
-        finish_inner(b, me, b->s.shared_act + (size_t)at * b->shared_act_bytes, b->shared_act_bytes,
-                     w[SLOT_SHARED_DOWN].n_groups, job->unit, n);
+        finish_inner(b, me, job, b->s.shared_act + (size_t)at * b->shared_act_bytes,
+                     b->shared_act_bytes, w[SLOT_SHARED_DOWN].n_groups, n);
     }
 }
 

@@ -11,8 +11,9 @@ static MatmulFn mul_kernel(const MatmulKernels *k, BatchPhase phase, int32_t bit
     return bits == 4 ? k->prefill_q4 : k->prefill_q8;
 }
 
-int32_t cpu_chunk_strips(const PackedMatrix *w) {
-    return max_i32(2, (int32_t)(WEIGHT_CHUNK / w->strip_bytes) / 2 * 2); // kernels like pairs
+int32_t cpu_chunk_strips(const Cpu *b, const PackedMatrix *w) {
+    return max_i32(2,
+                   (int32_t)(b->k.matmul.chunk_bytes / w->strip_bytes) / 2 * 2); // they like pairs
 }
 
 void cpu_mul(const Cpu *b, CpuMember *me, const Product *p) {
@@ -20,7 +21,7 @@ void cpu_mul(const Cpu *b, CpuMember *me, const Product *p) {
     MatmulFn fn = mul_kernel(&b->k.matmul, p->phase, w->bits);
     int32_t step = p->strips.end - p->strips.first;
     if (p->m > MATMUL_ROWS) // the strips are passed over more than once: few enough to stay in L2
-        step = cpu_chunk_strips(w);
+        step = cpu_chunk_strips(b, w);
     for (int32_t s = p->strips.first; s < p->strips.end; s += step) {
         int32_t n = min_i32(step, p->strips.end - s);
         const uint8_t *next = s + n < p->strips.end ? cpu_strip(w, p->expert, s + n) : p->next;

@@ -8,6 +8,7 @@
 #include "base/bf16.h"
 #include "base/checked.h"
 #include "base/mem.h"
+#include "base/numa.h"
 #include "base/vec.h"
 
 #include <math.h>
@@ -304,6 +305,21 @@ static void run_list_sources(PackRun *run, const CpuModel *model) {
         run->total_bytes += run->sources[i].info.n_bytes;
 }
 
+/* The end of the weights' memory, which begins with the embedding. */
+static const uint8_t *run_end(const PackRun *run) {
+    const uint8_t *end = NULL;
+    for (int32_t i = 0; i < run->n_sources; i++) {
+        const Source *s = &run->sources[i];
+        const PackedMatrix *m = &s->place->m[s->slot];
+        const uint8_t *own = s->info.bits
+                                 ? m->tiles + m->expert_bytes * (size_t)m->n_experts
+                                 : (const uint8_t *)(s->place->plain[s->slot] +
+                                                     (size_t)s->info.n * (size_t)s->info.k);
+        end = own > end ? own : end;
+    }
+    return end;
+}
+
 Status cpu_pack_model(const CpuModel *model, const Weights *w, Pool *pool, const Progress *progress,
                       Err *err) {
     PackRun run = {.w = w, .progress = progress, .lock = PTHREAD_MUTEX_INITIALIZER};
@@ -317,6 +333,8 @@ Status cpu_pack_model(const CpuModel *model, const Weights *w, Pool *pool, const
         goto done;
     }
     run_list_sources(&run, model);
+    uint8_t *base = model->top.m[SLOT_EMBED].tiles;
+    numa_spread(base, (size_t)(run_end(&run) - base), NUMA_ROOT);
     for (int i = 0; i < n_members; i++) {
         run.buffers[i].q = mem_alloc_aligned(run.q_bytes);
         run.buffers[i].scale = mem_alloc_aligned(run.scale_bytes);

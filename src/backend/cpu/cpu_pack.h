@@ -42,7 +42,8 @@ NODISCARD Status cpu_pack_layout(CpuModel *out, size_t *size, const Weights *w, 
                                  Err *err);
 
 /* Reads every tensor once, in pieces of about a megabyte, and packs it into the places that
- * cpu_pack_layout gave. Takes the reading's failures; STATUS_MEMORY for the piece buffers. */
+ * cpu_pack_layout gave, spread over the machine's memory nodes. Takes the reading's failures;
+ * STATUS_MEMORY for the piece buffers. */
 NODISCARD Status cpu_pack_model(const CpuModel *model, const Weights *w, Pool *pool,
                                 const Progress *progress, Err *err);
 

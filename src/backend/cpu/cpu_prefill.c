@@ -10,7 +10,11 @@
 
 #include <string.h>
 
-enum { ROW_JOB = 16 }; // rows of one job of row-by-row work
+enum {
+    ROW_JOB = 16,      // rows of one job of row-by-row work
+    JOBS_A_MEMBER = 8, // of products at least, so that all end at nearly the same time
+    PRODUCT_ROWS = 32, // of one of those jobs at least: strips are unpacked for them
+};
 
 /* One layer's run, handed to the jobs. */
 typedef struct Layer {
@@ -23,7 +27,7 @@ typedef struct Layer {
     const float *branch;
     /* Product jobs. */
     StagePart parts[STAGE_PARTS];
-    int32_t n_parts;
+    int32_t n_parts, job_rows;
     float *y;
     size_t ldy;
     const uint8_t *x;
@@ -77,24 +81,29 @@ static void run_norm(Layer *run, WeightSlot gain, const float *branch) {
     run_rows(run, norm_job);
 }
 
+/* Jobs that share weights follow each other. */
 static void product_job(void *ctx, int64_t job, int member) {
     Layer *run = ctx;
+    int32_t n_rows = run->pass->n_rows, row_jobs = div_up_i32(n_rows, run->job_rows);
+    int32_t row = (int32_t)(job % row_jobs) * run->job_rows;
+    job /= row_jobs;
     for (int32_t p = 0; p < run->n_parts; p++) {
         const PackedMatrix *w = run->parts[p].w;
-        int32_t step = cpu_chunk_strips(w), n_jobs = div_up_i32(w->n_strips, step);
+        int32_t step = cpu_chunk_strips(run->b, w), n_jobs = div_up_i32(w->n_strips, step);
         if (job >= n_jobs) {
             job -= n_jobs;
             continue;
         }
         int32_t first = (int32_t)job * step;
+        float *y = run->y + (size_t)row * run->ldy;
         cpu_mul(run->b, &run->b->members[member],
                 &(Product){PHASE_PREFILL,
                            w,
                            0,
                            {first, min_i32(first + step, w->n_strips)},
-                           {run->y + run->parts[p].column + first * STRIP_ROWS, run->ldy, NULL},
-                           {run->x, run->x_bytes, NULL},
-                           run->pass->n_rows,
+                           {y + run->parts[p].column + first * STRIP_ROWS, run->ldy, NULL},
+                           {run->x + (size_t)row * run->x_bytes, run->x_bytes, NULL},
+                           min_i32(run->job_rows, n_rows - row),
                            NULL});
         return;
     }
@@ -106,10 +115,16 @@ static void run_products(Layer *run, float *y, size_t ldy, const uint8_t *x, siz
     run->ldy = ldy;
     run->x = x;
     run->x_bytes = x_bytes;
-    int64_t n_jobs = 0;
+    int32_t n_jobs = 0, n_rows = run->pass->n_rows;
     for (int32_t p = 0; p < run->n_parts; p++)
-        n_jobs += div_up_i32(run->parts[p].w->n_strips, cpu_chunk_strips(run->parts[p].w));
-    pool_jobs(run->b->pool, n_jobs, product_job, run);
+        n_jobs += div_up_i32(run->parts[p].w->n_strips, cpu_chunk_strips(run->b, run->parts[p].w));
+    int64_t wanted = (int64_t)JOBS_A_MEMBER * pool_n_members(run->b->pool);
+    run->job_rows = n_rows;
+    if (n_jobs < wanted) { // cut along the rows too
+        int32_t rows = (int32_t)((int64_t)n_rows * n_jobs / wanted) / ROW_JOB * ROW_JOB;
+        run->job_rows = min_i32(MATMUL_ROWS, max_i32(PRODUCT_ROWS, rows));
+    }
+    pool_jobs(run->b->pool, (int64_t)n_jobs * div_up_i32(n_rows, run->job_rows), product_job, run);
 }
 
 /* Rows of sequence number i of the pass. */
@@ -193,22 +208,31 @@ static void choose_job(void *ctx, int64_t job, int member) {
                        b->s.topk + (size_t)i * k, b->s.topk_weight + (size_t)i * k);
 }
 
-/* 64 inner values of one expert for its rows, or of the shared expert for MATMUL_ROWS rows. */
+/* Jobs of one expert with `inner` inner values. */
+static int32_t inner_jobs(int32_t inner) { return div_up_i32(inner, PREFILL_UNITS * EXPERT_UNIT); }
+
+/* The units of job number `job` of an expert. */
+static void inner_units(InnerJob *to, int32_t job, int32_t inner) {
+    to->unit = job * PREFILL_UNITS;
+    to->n_units = min_i32(PREFILL_UNITS, inner / EXPERT_UNIT - to->unit);
+}
+
+/* Some inner values of one expert for its rows, or of the shared expert for MATMUL_ROWS rows. */
 static void inner_job(void *ctx, int64_t job, int member) {
     Layer *run = ctx;
     Cpu *b = run->b;
-    int32_t units = b->c.expert_inner / EXPERT_UNIT;
-    int64_t n_jobs = (int64_t)run->lists.n_active * units;
+    int32_t per = inner_jobs(b->c.expert_inner);
+    int64_t n_jobs = (int64_t)run->lists.n_active * per;
     InnerJob inner = {.phase = PHASE_PREFILL, .l = run->l, .in = b->s.in};
     if (job < n_jobs) {
-        inner.expert = run->lists.active[job / units];
-        inner.unit = (int32_t)(job % units);
+        inner.expert = run->lists.active[job / per];
+        inner_units(&inner, (int32_t)(job % per), b->c.expert_inner);
         cpu_moe_inner(b, &b->members[member], &inner, &run->lists);
         return;
     }
-    units = b->c.shared_inner / EXPERT_UNIT;
-    inner.unit = (int32_t)((job - n_jobs) % units);
-    int32_t row = (int32_t)((job - n_jobs) / units) * MATMUL_ROWS;
+    per = inner_jobs(b->c.shared_inner);
+    inner_units(&inner, (int32_t)((job - n_jobs) % per), b->c.shared_inner);
+    int32_t row = (int32_t)((job - n_jobs) / per) * MATMUL_ROWS;
     cpu_moe_inner_shared(b, &b->members[member], &inner, row,
                          min_i32(MATMUL_ROWS, run->pass->n_rows - row));
 }
@@ -267,8 +291,8 @@ static void run_experts(Layer *run) {
     b->n_expert_reads += (uint64_t)run->lists.n_active;
     cpu_stage_end(b, PHASE_PREFILL, STAGE_ROUTER);
     int64_t n_jobs =
-        (int64_t)run->lists.n_active * (b->c.expert_inner / EXPERT_UNIT) +
-        (int64_t)div_up_i32(run->pass->n_rows, MATMUL_ROWS) * (b->c.shared_inner / EXPERT_UNIT);
+        (int64_t)run->lists.n_active * inner_jobs(b->c.expert_inner) +
+        (int64_t)div_up_i32(run->pass->n_rows, MATMUL_ROWS) * inner_jobs(b->c.shared_inner);
     pool_jobs(b->pool, n_jobs, inner_job, run);
     cpu_stage_end(b, PHASE_PREFILL, STAGE_EXPERTS_UP);
     pool_jobs(b->pool, b->c.hidden / DOWN_COLUMNS, down_job, run);

@@ -19,9 +19,33 @@ static int32_t row_id(const Cpu *b, const BatchSeq *seq, int32_t row) {
     return b->batch->ids[seq->row0 + row];
 }
 
-static void pass_add_seq(Cpu *b, Pass *pass, int32_t seq_number) {
+/* Whether rows of this sequence have gone through layers in an earlier step. */
+static bool seq_goes_on(const Cpu *b, const BatchSeq *seq) {
+    return seq->phase == PHASE_PREFILL && b->batch->layer0 > 0;
+}
+
+/* Moves the rows of a sequence that goes on to the end of the pass, over those that do not; *at is
+ * how far the sequences of the step before have been looked at. */
+static void pass_keep_rows(Cpu *b, Pass *pass, const BatchSeq *seq, int32_t *at) {
+    size_t hidden = (size_t)b->c.hidden;
+    while (pass->slots[*at] != seq->slot)
+        ++*at;
+    int32_t from = pass->row0[(*at)++], to = pass->n_rows; // to <= from
+    if (from == to)
+        return;
+    memmove(b->s.x + (size_t)to * hidden, b->s.x + (size_t)from * hidden,
+            sizeof *b->s.x * (size_t)seq->n_rows * hidden);
+    memmove(pass->rows + to, pass->rows + from, sizeof *pass->rows * (size_t)seq->n_rows);
+}
+
+/* Adds a sequence to the pass of its phase; at: see pass_keep_rows. */
+static void pass_add_seq(Cpu *b, Pass *pass, int32_t seq_number, int32_t *at) {
     const BatchSeq *seq = &b->batch->seqs[seq_number];
+    bool goes_on = seq_goes_on(b, seq);
+    if (goes_on)
+        pass_keep_rows(b, pass, seq, at);
     pass->seqs[pass->n_seqs] = seq_number;
+    pass->slots[pass->n_seqs] = seq->slot;
     pass->row0[pass->n_seqs++] = pass->n_rows;
     for (int32_t i = 0; i < seq->n_rows; i++) {
         int32_t pos = seq->pos0 + i;
@@ -31,10 +55,13 @@ static void pass_add_seq(Cpu *b, Pass *pass, int32_t seq_number) {
             cos_sin[j] = (float)cos(angle);
             cos_sin[ROPE_DIMS / 2 + j] = (float)sin(angle);
         }
-        pass->rows[pass->n_rows++] =
-            (PassRow){.seq = seq_number, .pos = pos, .id = row_id(b, seq, i), .bad_layer = -1};
+        PassRow *row = &pass->rows[pass->n_rows++];
+        *row = (PassRow){.seq = seq_number,
+                         .pos = pos,
+                         .id = row_id(b, seq, i),
+                         .bad_layer = goes_on ? row->bad_layer : -1};
     }
-    if (seq->pos0 == 0 && b->slot_bytes)
+    if (seq->pos0 == 0 && !goes_on && b->slot_bytes)
         memset(b->slot_map + (size_t)seq->slot * b->slot_bytes, 0, b->slot_bytes);
 }
 
@@ -42,12 +69,13 @@ static void pass_add_seq(Cpu *b, Pass *pass, int32_t seq_number) {
 static void step_begin(Cpu *b, CpuDone *done) {
     size_t vocab = (size_t)b->c.vocab;
     float *logits = done->logits;
+    int32_t at = 0;
     for (int p = 0; p < 2; p++)
         b->pass[p].n_seqs = b->pass[p].n_rows = b->pass[p].n_wanted = 0;
     for (int32_t i = 0; i < b->batch->n_seqs; i++) {
         const BatchSeq *seq = &b->batch->seqs[i];
         Pass *pass = &b->pass[seq->phase];
-        pass_add_seq(b, pass, i);
+        pass_add_seq(b, pass, i, &at);
         done->results[i] = (BatchResult){.sample.id = -1, .bad_layer = -1};
         int32_t n = seq->want == WANT_ALL ? seq->n_rows : seq->want == WANT_LAST;
         if (n)
@@ -122,7 +150,7 @@ static void head_member(void *ctx, int member, int n_members) {
     const PackedMatrix *w = &b->model.top.m[SLOT_HEAD];
     Span mine = cpu_share_even(w->n_strips, member, n_members);
     int32_t n = run->pass->n_wanted;
-    int32_t step = n > MATMUL_ROWS ? cpu_chunk_strips(w) : max_i32(1, mine.end - mine.first);
+    int32_t step = n > MATMUL_ROWS ? cpu_chunk_strips(b, w) : max_i32(1, mine.end - mine.first);
     for (int32_t s = mine.first; s < mine.end; s += step)
         for (int32_t at = 0; at < n; at += MATMUL_ROWS)
             head_strips(run, &b->members[member], (Span){s, min_i32(s + step, mine.end)}, at,
@@ -190,9 +218,16 @@ static void sample_job(void *ctx, int64_t job, int member) {
                  seq->pos0 + seq->n_rows);
 }
 
+/* The first layer that prompts do not go through in this step. */
+static int32_t prompt_end(const Cpu *b) {
+    return b->batch->layer_end ? b->batch->layer_end : b->c.n_layers;
+}
+
 static void step_finish(Cpu *b, CpuDone *done) {
     for (int p = 0; p < 2; p++) {
         Pass *pass = &b->pass[p];
+        if (pass->phase == PHASE_PREFILL && prompt_end(b) < b->c.n_layers)
+            continue;
         pass_head(b, pass);
         if (pass->n_wanted)
             cpu_stage_end(b, pass->phase, STAGE_HEAD);
@@ -243,11 +278,17 @@ static void tap_topk(Cpu *b, int32_t layer, double *wide) {
         b->batch->tap->see(b->batch->tap->ctx, "topk_ids", layer, pass->n_rows, k, wide);
 }
 
-static void run_layers(Cpu *b, int32_t first, int32_t end) {
+static void run_prompts(Cpu *b, int32_t first, int32_t end) {
+    if (b->pass[PHASE_PREFILL].n_rows == 0)
+        return;
+    int64_t start_ns = clock_now_ns();
+    cpu_prefill_layers(b, first, end);
+    b->prompt_ns += (uint64_t)(clock_now_ns() - start_ns);
+}
+
+static void run_decodes(Cpu *b, int32_t first, int32_t end) {
     if (b->pass[PHASE_DECODE].n_rows)
         cpu_decode_layers(b, first, end);
-    if (b->pass[PHASE_PREFILL].n_rows)
-        cpu_prefill_layers(b, first, end);
 }
 
 Status cpu_step_run(Cpu *b, const Batch *batch, CpuDone *done, Err *err) {
@@ -260,7 +301,8 @@ Status cpu_step_run(Cpu *b, const Batch *batch, CpuDone *done, Err *err) {
     step_begin(b, done);
     if (wide) {
         for (int32_t layer = -1; layer < b->c.n_layers; layer++) {
-            run_layers(b, layer, layer + 1);
+            run_decodes(b, layer, layer + 1);
+            run_prompts(b, layer, layer + 1);
             if (layer >= 0)
                 tap_topk(b, layer, wide);
             tap_rows(b, "out", layer, false, wide);
@@ -268,7 +310,8 @@ Status cpu_step_run(Cpu *b, const Batch *batch, CpuDone *done, Err *err) {
         tap_rows(b, "final_norm", b->c.n_layers, true, wide);
         mem_free(wide);
     } else {
-        run_layers(b, -1, b->c.n_layers);
+        run_decodes(b, -1, b->c.n_layers);
+        run_prompts(b, batch->layer0 ? batch->layer0 : -1, prompt_end(b));
     }
     step_finish(b, done);
     done->n_seqs = batch->n_seqs;

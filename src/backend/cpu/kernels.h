@@ -64,6 +64,7 @@ typedef struct MatmulKernels {
     void (*prepare)(void *row, int32_t n_groups, int32_t group, int32_t n, const float *x);
     MatmulFn decode_q4, decode_q8;   // good from one row on
     MatmulFn prefill_q4, prefill_q8; // good for many rows
+    size_t chunk_bytes;              // strips of a call of many rows: they stay in L2
 } MatmulKernels;
 
 /* One KV block of one KV head: K then V, KV_ELEMENTS each, bf16, or f32 in the f32 test mode.
@@ -169,5 +170,9 @@ void matmul_avx512_init(MatmulKernels *t);
 void attn_avx512_init(AttnKernels *t);
 void recur_avx512_init(RecurKernels *t);
 void elem_avx512_init(ElemKernels *t);
+
+/* AMX (tile, int8, bf16), on x86-64 alone, and AVX-512 as above, whose decode it has. */
+void matmul_amx_init(MatmulKernels *t);
+void attn_amx_init(AttnKernels *t);
 
 #endif

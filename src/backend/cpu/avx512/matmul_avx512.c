@@ -3,7 +3,7 @@
  *
  * Path:     the passes call it through MatmulKernels, strip range by strip range.
  * Owns:     nothing.  Thread: any.
- * Not here: the layout of tiles (kernels.h), who computes which strips.
+ * Not here: the layouts of tiles (kernels.h) and rows (row_avx512.h), who computes which strips.
  *
  * A row's group of 64 inputs becomes 16-bit integers v = x / unit with unit = largest |x| / 32767,
  * 128 times finer than bf16 at the group's top. With I = sum q v and V = sum v, both exact,
@@ -13,6 +13,7 @@
  * rows on (measured on Zen 4: 87 to 89% of the multipliers' rate from 2 rows to 128, most of the
  * rest being the scales of a tile). */
 #include "backend/cpu/avx512/math_avx512.h"
+#include "backend/cpu/avx512/row_avx512.h"
 #include "backend/cpu/kernels.h"
 #include "base/checked.h"
 
@@ -23,23 +24,8 @@ enum {
     BLOCK_STRIPS = 4, // streams of weights at a time
 };
 
-/* A group of a prepared row: v in the order in which unpacked codes come: of each 8 inputs the
- * pairs (0, 2) (1, 3) (4, 6) (5, 7). */
-typedef struct GroupCodes {
-    int16_t v[GROUP_INPUTS];
-} GroupCodes;
-
-/* Behind all groups' codes: for each group unit and V. */
-typedef struct GroupScale {
-    float unit, sum;
-} GroupScale;
-
 static size_t matmul_avx512_row_bytes(int32_t n_groups) {
     return round_up_size((size_t)n_groups * (sizeof(GroupCodes) + sizeof(GroupScale)), 64);
-}
-
-static inline const GroupScale *row_scales(const void *row, int32_t n_groups) {
-    return (const GroupScale *)((const GroupCodes *)row + n_groups);
 }
 
 /* 16 inputs as integers, in the pair order, packed to 16 bits. */
@@ -74,14 +60,6 @@ static void matmul_avx512_prepare(void *row, int32_t n_groups, int32_t group, in
         scales[g].unit = isfinite(max) ? (scale > 0.0f ? max / 32767.0f : 0.0f) : NAN;
         scales[g].sum = (float)_mm512_reduce_add_epi32(sum);
     }
-}
-
-/* y + unit * (scale * I + bias * V) of 16 outputs. */
-static inline __m512 tile_add(__m512 y, __m512i sum, __m512 scale, __m512 bias,
-                              const GroupScale *g) {
-    __m512 t = _mm512_mul_ps(bias, _mm512_set1_ps(g->sum));
-    t = _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(sum), t);
-    return _mm512_fmadd_ps(_mm512_set1_ps(g->unit), t, y);
 }
 
 /* Two inputs of a prepared row in every lane. */
@@ -219,5 +197,6 @@ void matmul_avx512_init(MatmulKernels *t) {
                          .decode_q4 = matmul_avx512_q4,
                          .decode_q8 = matmul_avx512_q8,
                          .prefill_q4 = matmul_avx512_q4,
-                         .prefill_q8 = matmul_avx512_q8};
+                         .prefill_q8 = matmul_avx512_q8,
+                         .chunk_bytes = 128 << 10};
 }

@@ -130,5 +130,6 @@ void matmul_generic_init(MatmulKernels *t) {
                          .decode_q4 = matmul_generic_q4,
                          .decode_q8 = matmul_generic_q8,
                          .prefill_q4 = matmul_generic_q4,
-                         .prefill_q8 = matmul_generic_q8};
+                         .prefill_q8 = matmul_generic_q8,
+                         .chunk_bytes = 128 << 10};
 }
