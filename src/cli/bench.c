@@ -29,6 +29,7 @@
 
 enum {
     BENCH_STEPS = 64,
+    BENCH_PIECE_STEPS = 16, // decode steps between two measurements of the memory
     BENCH_ROUNDS = 3,
     BENCH_FILL_ABOVE = 8192,
     BENCH_METER_BYTES = 1 << 30,      // a thread: far beyond any cache
@@ -67,32 +68,32 @@ static Status bench_all_contexts(Bench *b, int32_t longest) {
     return STATUS_OK;
 }
 
+/* What the command line says, before anything is opened; STATUS_INVALID is wrong usage. */
 static Status bench_parse_contexts(Bench *b) {
     const char *text = b->args->contexts ? b->args->contexts : "256";
+    if (strcmp(text, "all") == 0)
+        return STATUS_OK; // bench_settle_contexts knows which
+    return cli_parse_list(b->contexts, &b->n_contexts, BENCH_MAX_CONTEXTS, "--contexts (or all)",
+                          text, LIMIT_CONTEXT, b->err);
+}
+
+/* Contexts and steps against what the model has room for. */
+static Status bench_settle_contexts(Bench *b) {
     int32_t positions = b->config->max_positions;
     if (b->args->ctx && b->args->ctx < positions)
         positions = (int32_t)b->args->ctx;
     int32_t longest = positions - b->n_steps - 1;
     if (longest < 1)
-        return err_set(b->err, STATUS_INVALID,
+        return err_set(b->err, STATUS_CONTEXT,
                        "--steps: expected at most %d for this context, found %d", positions - 2,
                        b->n_steps);
-    if (strcmp(text, "all") == 0)
+    if (b->n_contexts == 0)
         return bench_all_contexts(b, longest);
-    for (const char *p = text; *p || b->n_contexts == 0;) {
-        char *end;
-        errno = 0;
-        long v = strtol(p, &end, 10);
-        if (end == p || errno || v < 1 || v > longest || (*end && *end != ','))
-            return err_set(b->err, STATUS_INVALID,
-                           "--contexts: expected numbers from 1 to %d separated by commas, or all, "
-                           "found %s",
-                           longest, text);
-        if (b->n_contexts == BENCH_MAX_CONTEXTS)
-            return err_set(b->err, STATUS_INVALID, "--contexts: at most %d", BENCH_MAX_CONTEXTS);
-        b->contexts[b->n_contexts++] = (int32_t)v;
-        p = *end ? end + 1 : end;
-    }
+    for (int i = 0; i < b->n_contexts; i++)
+        if (b->contexts[i] > longest)
+            return err_set(b->err, STATUS_CONTEXT,
+                           "--contexts: with these steps the longest is %d, found %d", longest,
+                           b->contexts[i]);
     return STATUS_OK;
 }
 
@@ -159,8 +160,7 @@ static BackendMeter meter_better(BackendMeter a, const BackendMeter *b) {
     return a;
 }
 
-/* Both meters, behind a round; the better of this and the one before the round (behind the round
- * before) counts for what ran in between. */
+/* Both meters; the better of this and the one before counts for what ran in between. */
 static Status bench_meter(Bench *b, BackendMeter *better) {
     BackendMeter now;
     double seconds = b->args->meter_mb && b->args->meter_mb < BENCH_METER_MB_QUICK
@@ -170,6 +170,36 @@ static Status bench_meter(Bench *b, BackendMeter *better) {
     *better = meter_better(now, &b->before);
     b->best = meter_better(b->best, &now);
     b->before = now;
+    return STATUS_OK;
+}
+
+/* The process's largest size since the last reset, the meters' memory not in it. */
+static void bench_note_peak(BenchRow *row) {
+    uint64_t peak = sysmem_peak();
+    row->peak_bytes = peak > row->peak_bytes ? peak : row->peak_bytes;
+}
+
+/* Decodes all steps in pieces with the meters behind each, since what a shared memory gives changes
+ * by the second. m: the rates at which all pieces together would take as long as each at its own.
+ */
+static Status bench_decode(Bench *b, BenchRow *row, double *seconds, BackendMeter *m) {
+    int32_t piece = b->meter_bytes ? BENCH_PIECE_STEPS : b->n_steps; // a card's does not change
+    double per_read = 0, per_flop = 0;
+    *seconds = 0;
+    for (int32_t done = 0; done < b->n_steps; done += piece) {
+        int32_t n = min_i32(piece, b->n_steps - done);
+        int32_t pos = row->context + done;
+        sysmem_reset_peak();
+        int64_t start = clock_now_ns();
+        TRY(bench_run_decode(&b->run, pos, n, b->made + done, b->n_steps, b->err));
+        *seconds += clock_seconds_since(start);
+        bench_note_peak(row);
+        TRY(bench_meter(b, m));
+        per_read += n / m->read_gb_s;
+        per_flop += n / m->matrix_tflops;
+    }
+    m->read_gb_s = b->n_steps / per_read;
+    m->matrix_tflops = b->n_steps / per_flop;
     return STATUS_OK;
 }
 
@@ -240,26 +270,24 @@ static Status bench_round(Bench *b, BenchRow *row) {
         backend_profile_set(b->run.backend, true);
     if (row->is_filled) {
         TRY(bench_run_fill(&b->run, row->context, b->err));
+        bench_note_peak(row);
     } else {
         int64_t start = clock_now_ns();
         TRY(bench_run_prefill(&b->run, row->context, b->err));
         prefill_s = clock_seconds_since(start);
+        bench_note_peak(row);
+        TRY(bench_meter(b, &m));
+        WorkLoad load = bench_load(b, row, PHASE_PREFILL, bench_expert_reads(b) - before);
+        bench_add(b, &row->phase[PHASE_PREFILL], &load, prefill_s, &m);
     }
     uint64_t between = bench_expert_reads(b);
     if (b->args->is_profile && row->is_filled) // the filling is nobody's time
         backend_profile_set(b->run.backend, true);
-    int64_t start = clock_now_ns();
-    TRY(bench_run_decode(&b->run, row->context, b->n_steps, b->made, b->err));
-    double decode_s = clock_seconds_since(start);
+    double decode_s;
+    TRY(bench_decode(b, row, &decode_s, &m));
     if (b->args->is_profile)
         bench_add_profile(b, row);
-    uint64_t peak = sysmem_peak(), after = bench_expert_reads(b);
-    row->peak_bytes = peak > row->peak_bytes ? peak : row->peak_bytes;
-    TRY(bench_meter(b, &m));
-    if (!row->is_filled) {
-        WorkLoad load = bench_load(b, row, PHASE_PREFILL, between - before);
-        bench_add(b, &row->phase[PHASE_PREFILL], &load, prefill_s, &m);
-    }
+    uint64_t after = bench_expert_reads(b);
     WorkLoad load = bench_load(b, row, PHASE_DECODE, after - between);
     bench_add(b, &row->phase[PHASE_DECODE], &load, decode_s, &m);
     bench_series_add(&row->read_gb_s, m.read_gb_s);
@@ -314,7 +342,7 @@ static Status bench_open(Bench *b) {
         plan.n_positions = bench_longest(b) + b->n_steps;
     }
     double seconds = clock_seconds_since(start);
-    fprintf(stderr, "loaded %.2f GB in %.1f s (%.2f GB/s); plan %.2f GB\n",
+    fprintf(stderr, "loaded %.2f GB in %.2f s (%.2f GB/s); plan %.2f GB\n",
             (double)weights_total_bytes(b->weights) * 1e-9, seconds,
             (double)weights_total_bytes(b->weights) * 1e-9 / seconds,
             (double)b->run.needs.total_bytes * 1e-9);
@@ -330,7 +358,7 @@ static Status bench_run(Bench *b) {
     TRY(model_weights(&b->weights, args, &UI_LOG, b->err));
     b->config = weights_config(b->weights);
     work_init(&b->work, b->weights);
-    TRY(bench_parse_contexts(b));
+    TRY(bench_settle_contexts(b));
     TRY(bench_open(b));
     size_t n_made = (size_t)b->run.plan.n_seqs * (size_t)b->n_steps;
     b->rows = mem_zalloc((size_t)b->n_contexts, sizeof *b->rows);
@@ -427,6 +455,8 @@ int verb_bench(const CliArgs *args) {
     Err err = {0};
     Bench b = {.args = args, .err = &err, .best.unit = ""};
     BenchFiles files = {0};
+    if (bench_parse_contexts(&b) != STATUS_OK)
+        return ui_usage("bench", "%s", err.text);
     Status status = bench_files_open(&files, args, &err);
     if (status == STATUS_OK && args->compare)
         status = json_read_file(&b.earlier, args->compare, BENCH_MAX_EARLIER, &err);

@@ -168,10 +168,11 @@ Status bench_run_fill(BenchRun *r, int32_t n, Err *err) {
     return status;
 }
 
-Status bench_run_decode(BenchRun *r, int32_t pos, int32_t n_steps, int32_t *made, Err *err) {
+Status bench_run_decode(BenchRun *r, int32_t pos, int32_t n_steps, int32_t *made, int32_t ld,
+                        Err *err) {
     int32_t n = r->plan.n_seqs;
     for (int32_t i = 0; i < n; i++)
-        made[(size_t)i * (size_t)n_steps] = r->next[i];
+        made[(size_t)i * (size_t)ld] = r->next[i];
     for (int32_t step = 0; step <= n_steps; step++) {
         if (step < n_steps) {
             BatchSeq *parts = r->parts + (size_t)(step % BATCH_IN_FLIGHT) * (size_t)n;
@@ -187,8 +188,10 @@ Status bench_run_decode(BenchRun *r, int32_t pos, int32_t n_steps, int32_t *made
             continue;
         TRY(run_wait(r, n, err)); // step - 1
         for (int32_t i = 0; step < n_steps && i < n; i++)
-            made[(size_t)i * (size_t)n_steps + (size_t)step] = r->results[i].sample.id;
+            made[(size_t)i * (size_t)ld + (size_t)step] = r->results[i].sample.id;
     }
+    for (int32_t i = 0; i < n; i++)
+        r->next[i] = max_i32(r->results[i].sample.id, 0);
     return STATUS_OK;
 }
 
@@ -205,5 +208,5 @@ Status bench_run_warm(BenchRun *r, int32_t n, bool is_filled, Err *err) {
         if (last)
             TRY(run_pieces(r, seq, last, n, err));
     }
-    return n_steps > 0 ? bench_run_decode(r, n, n_steps, made, err) : STATUS_OK;
+    return n_steps > 0 ? bench_run_decode(r, n, n_steps, made, n_steps, err) : STATUS_OK;
 }

@@ -56,12 +56,12 @@ bool bench_run_can_fill(int32_t n);
  * and no number in it is made up; only its meaning is gone. */
 NODISCARD Status bench_run_fill(BenchRun *r, int32_t n, Err *err);
 
-/* n_steps steps of all sequences from position pos on, each taking what the one before chose. Two
- * steps are under way at a time where the device allows it.
+/* n_steps steps of all sequences from position pos on, each taking what the one before chose, the
+ * first one what the last call chose. Two steps are under way at a time where the device allows it.
  *
- * made  [n_seqs, n_steps] the ids that were fed                      (out) */
+ * made  [n_seqs] rows of n_steps ids that were fed, ld apart         (out) */
 NODISCARD Status bench_run_decode(BenchRun *r, int32_t pos, int32_t n_steps, int32_t *made,
-                                  Err *err);
+                                  int32_t ld, Err *err);
 
 /* Runs every shape of step that prefill and decode at context n will run, once: the whole piece,
  * the last one, decode at n. Leaves blocks and states undefined but finite. */

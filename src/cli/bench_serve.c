@@ -396,25 +396,6 @@ static void load_print_row(const json_t *row) {
 
 /* ---- the run ---- */
 
-/* Numbers separated by commas. */
-static Status load_list(int32_t *out, int *n, const char *option, const char *text, int32_t high,
-                        Err *err) {
-    for (const char *p = text; *p || *n == 0;) {
-        char *end;
-        errno = 0;
-        long v = strtol(p, &end, 10);
-        if (end == p || errno || v < 1 || v > high || (*end && (*end != ',' || !end[1])))
-            return err_set(err, STATUS_INVALID,
-                           "%s: expected numbers from 1 to %d separated by commas, found %s",
-                           option, high, text);
-        if (*n == LOAD_MAX_LIST)
-            return err_set(err, STATUS_INVALID, "%s: at most %d", option, LOAD_MAX_LIST);
-        out[(*n)++] = (int32_t)v;
-        p = *end ? end + 1 : end;
-    }
-    return STATUS_OK;
-}
-
 /* STATUS_INVALID is wrong usage here. */
 static Status load_settle_options(Load *l) {
     const CliArgs *a = l->args;
@@ -431,10 +412,10 @@ static Status load_settle_options(Load *l) {
         return err_set(l->err, STATUS_INVALID,
                        "--serve: expected a URL such as http://127.0.0.1:8080, found %s",
                        a->serve_url);
-    TRY(load_list(l->prompts, &l->n_prompts, "--contexts", a->contexts ? a->contexts : "256",
-                  LIMIT_CONTEXT, l->err));
-    TRY(load_list(l->streams, &l->n_streams, "--concurrency",
-                  a->concurrency ? a->concurrency : "1,2,4,8", LOAD_MAX_STREAMS, l->err));
+    TRY(cli_parse_list(l->prompts, &l->n_prompts, LOAD_MAX_LIST, "--contexts",
+                       a->contexts ? a->contexts : "256", LIMIT_CONTEXT, l->err));
+    TRY(cli_parse_list(l->streams, &l->n_streams, LOAD_MAX_LIST, "--concurrency",
+                       a->concurrency ? a->concurrency : "1,2,4,8", LOAD_MAX_STREAMS, l->err));
     l->n_steps = a->steps ? (int32_t)a->steps : LOAD_STEPS;
     l->n_rounds = a->rounds ? (int32_t)a->rounds : LOAD_ROUNDS;
     return STATUS_OK;

@@ -135,6 +135,8 @@ int verb_chat(const CliArgs *args) {
     Err err = {0};
     Editor *editor = NULL;
     const char *words[SESSION_MAX_WORDS];
+    if (talk_check(args, &err) != STATUS_OK)
+        return ui_usage("chat", "%s", err.text);
     Session *s = mem_zalloc(1, sizeof *s); // too large for the stack
     if (!s) {
         err.code = err_memory(&err, "the session", sizeof *s);

@@ -101,7 +101,10 @@ static void docs_man(void) {
         "small model that comes with the program\n.TP\n.B LILY_HUB\nthe base URL that pull asks "
         "(default https://huggingface.co)\n.TP\n.B HF_TOKEN\na token that pull sends to the hub "
         "and to nobody else\n.TP\n.B http_proxy, https_proxy, all_proxy, no_proxy\nhonoured by "
-        "pull\n.TP\n.B XDG_STATE_HOME\nholds "
+        "pull\n.TP\n.B SSL_CERT_FILE\nPEM certificates that pull trusts, in place of the "
+        "system's\n.TP\n.B LILY_PIN\non, off or auto: whether threads are "
+        "pinned to processors (auto, the default: where there are several memory nodes and "
+        "every processor may be used)\n.TP\n.B XDG_STATE_HOME\nholds "
         "lily/history, the lines typed in chat (default ~/.local/state)\n"
         ".SH EXIT STATUS\n0 good, 1 the run failed, 2 wrong usage.\n");
 }

@@ -3,20 +3,26 @@
  * the full model.
  *
  * Path:     every backend opens a tiny random model and makes one step, so that what is printed was
- *           seen to work; then the meters.
+ *           seen to work; then the meters; doctor_report.c draws the conclusions.
  * Owns:     nothing past the run.  Thread: main. */
+#define _GNU_SOURCE // getloadavg
+#include "backend/cpu/cpu_features.h"
 #include "backend/meter.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "base/numa.h"
 #include "base/sysmem.h"
+#include "cli/doctor_report.h"
 #include "cli/model.h"
 #include "cli/single.h"
 #include "cli/ui.h"
 #include "cli/verbs.h"
 #include "cli/work.h"
 
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define DOCTOR_TINY "synth:tiny"
 #define DOCTOR_FULL "synth:qwen3.6-35b-a3b"
@@ -36,15 +42,19 @@ static void doctor_cpu_field(char *out, size_t size, const char *key) {
     strbuf_fini(&text);
 }
 
+static void doctor_cpu_flags(char *out, size_t size) {
+    doctor_cpu_field(out, size, "flags");
+    if (!out[0])
+        doctor_cpu_field(out, size, "Features");
+}
+
 /* The features that kernels are chosen by. */
 static void doctor_features(char *out, size_t size) {
     static const char *const wanted[] = {
         "avx2",     "fma",      "avx512f", "avx512bw", "avx512_vnni", "avx512_bf16", "amx_tile",
         "amx_bf16", "amx_int8", "asimd",   "asimddp",  "i8mm",        "bf16"};
     char flags[8192];
-    doctor_cpu_field(flags, sizeof flags, "flags");
-    if (!flags[0])
-        doctor_cpu_field(flags, sizeof flags, "Features");
+    doctor_cpu_flags(flags, sizeof flags);
     size_t used = 0;
     out[0] = 0;
     for (char *word = flags; *word;) {
@@ -56,6 +66,97 @@ static void doctor_features(char *out, size_t size) {
         word += len + strspn(word + len, " ");
     }
 }
+
+/* ---- kernel columns ---- */
+
+/* Columns that this kind of machine could have, with the flags of /proc/cpuinfo that each needs. */
+typedef struct DoctorColumn {
+    CpuColumn column;
+    const char *name, *flags;
+} DoctorColumn;
+
+static const DoctorColumn DOCTOR_COLUMNS[] = {
+    {COLUMN_GENERIC, "generic", ""},
+#if defined(__aarch64__)
+    {COLUMN_NEON, "neon", "asimd"},
+#else
+    {COLUMN_AVX2, "avx2", "avx2 fma"},
+    {COLUMN_AVX512, "avx512", "avx512f avx512bw avx512dq avx512vl avx512_vnni avx512_bf16"},
+    {COLUMN_AMX, "amx", "avx512_vnni avx512_bf16 amx_tile amx_int8 amx_bf16"},
+#endif
+};
+
+/* Those of the words that are not among the others, separated by spaces. */
+static void doctor_lacking(char *out, size_t size, const char *words, const char *among) {
+    size_t used = 0;
+    out[0] = 0;
+    for (const char *at = words; *at;) {
+        int len = (int)strcspn(at, " ");
+        char word[32], padded[9000];
+        snprintf(word, sizeof word, " %.*s ", len, at);
+        snprintf(padded, sizeof padded, " %s ", among);
+        if (!strstr(padded, word))
+            used += (size_t)snprintf(out + used, size - used, "%s%.*s", used ? " " : "", len, at);
+        at += len + (int)strspn(at + len, " ");
+    }
+}
+
+/* The kernel families that a column serves under a mask. */
+static json_t *doctor_families(const char *column, uint32_t mask) {
+    KernelTable k;
+    cpu_features_choose(&k, mask, false);
+    const char *const families[][2] = {{"matmul", k.matmul.column},
+                                       {"attn", k.attn.column},
+                                       {"recur", k.recur.column},
+                                       {"elem", k.elem.column}};
+    json_t *all = json_array();
+    for (size_t i = 0; i < COUNT_OF(families); i++)
+        if (!strcmp(families[i][1], column))
+            json_array_append_new(all, json_string(families[i][0]));
+    return all;
+}
+
+/* A column's state: "runs" with what it does, "masked", "idle" (a later one does its work), or
+ * "missing" with the reason. Later columns of the table come before earlier ones. */
+static json_t *doctor_column(const DoctorColumn *c, uint32_t mask, const char *flags) {
+    char lacking[128], why[160] = "";
+    uint32_t later = 0;
+    for (const DoctorColumn *d = c + 1; d < DOCTOR_COLUMNS + COUNT_OF(DOCTOR_COLUMNS); d++)
+        later |= 1u << d->column;
+    json_t *families = doctor_families(c->name, mask), *could = doctor_families(c->name, later);
+    bool is_here = json_array_size(could) > 0;
+    const char *state = json_array_size(families) ? "runs" : is_here ? "idle" : "missing";
+    json_decref(could);
+    if (is_here && mask >> c->column & 1) {
+        state = "masked";
+        snprintf(why, sizeof why, "by --cpu-mask");
+    } else if (!is_here) {
+        doctor_lacking(lacking, sizeof lacking, c->flags, flags);
+        if (*lacking)
+            snprintf(why, sizeof why, "this CPU lacks %s", lacking);
+        else
+            snprintf(why, sizeof why, "%s",
+                     c->column == COLUMN_AMX && cpu_features_amx() == AMX_REFUSED
+                         ? "the system was asked for it and refuses it"
+                         : "not in this program");
+    }
+    return json_pack("{s:s, s:o, s:s}", "state", state, "families", families, "why", why);
+}
+
+static json_t *doctor_columns(const CliArgs *args) {
+    char flags[8192];
+    uint32_t mask = 0;
+    doctor_cpu_flags(flags, sizeof flags);
+    if (cpu_features_parse_mask(&mask, args->mask, NULL) != STATUS_OK)
+        mask = 0; // names of a card's parts
+    json_t *all = json_object();
+    for (size_t i = COUNT_OF(DOCTOR_COLUMNS); i-- > 0;)
+        json_object_set_new(all, DOCTOR_COLUMNS[i].name,
+                            doctor_column(&DOCTOR_COLUMNS[i], mask, flags));
+    return all;
+}
+
+/* ---- backends ---- */
 
 static bool doctor_is_card(BackendKind kind) {
     return kind == BACKEND_CUDA || kind == BACKEND_METAL;
@@ -122,54 +223,17 @@ static json_t *doctor_full_model(BackendKind kind, int32_t device, double read_g
         const ModelConfig *c = weights_config(w);
         WorkLoad load = work_load_decode(256, 1, 1, (double)c->top_k * c->n_layers);
         WorkLoad row = {.phase = PHASE_PREFILL, .n_rows = 1}; // without attention and head
-        double step_bytes = work_total(&work, &load).bytes;
-        v = json_pack("{s:s, s:I, s:I, s:I, s:b, s:f, s:f}", "backend", backend_kind_name(kind),
-                      "plan_bytes", (json_int_t)plan.needs.total_bytes, "free_bytes",
+        double step_bytes = work_total(&work, &load).bytes, row_flop = work_total(&work, &row).flop;
+        v = json_pack("{s:s, s:I, s:I, s:I, s:I, s:b, s:f, s:f, s:f, s:f}", "backend",
+                      backend_kind_name(kind), "plan_bytes", (json_int_t)plan.needs.total_bytes,
+                      "weight_bytes", (json_int_t)plan.needs.weight_bytes, "free_bytes",
                       (json_int_t)left, "context", (json_int_t)plan.ctx_tok, "fits",
-                      plan.needs.total_bytes <= left, "decode_bound_tok_s",
-                      read_gb_s * 1e9 / step_bytes, "prefill_bound_tok_s",
-                      tflops * 1e12 / work_total(&work, &row).flop);
+                      plan.needs.total_bytes <= left, "decode_bytes", step_bytes,
+                      "decode_bound_tok_s", read_gb_s * 1e9 / step_bytes, "prefill_flop", row_flop,
+                      "prefill_bound_tok_s", tflops * 1e12 / row_flop);
     }
     weights_close(w);
     return v;
-}
-
-static void doctor_print(const json_t *all) {
-#define TEXT(v, key) json_string_value(json_object_get(v, key))
-#define REAL(v, key) json_real_value(json_object_get(v, key))
-#define BYTES(v, key) ((double)json_integer_value(json_object_get(v, key)) * 1e-9)
-    printf("CPU        %s\n", TEXT(all, "cpu"));
-    printf("features   %s\n", TEXT(all, "features"));
-    printf("threads    %lld\n", (long long)json_integer_value(json_object_get(all, "threads")));
-    printf("memory     %.1f GB, %.1f GB available\n", BYTES(all, "memory_bytes"),
-           BYTES(all, "available_bytes"));
-    printf("reads      %.1f GB/s with all threads\n", REAL(all, "read_gb_s"));
-    printf("products   %.3f TFLOP/s (%s)\n", REAL(all, "matrix_tflops"), TEXT(all, "matrix_unit"));
-    const char *name;
-    json_t *backend;
-    json_object_foreach(json_object_get(all, "backends"), name, backend) printf(
-        "%-10s %s%s\n", name,
-        json_is_true(json_object_get(backend, "works")) ? "" : "not here: ", TEXT(backend, "text"));
-    const json_t *card = json_object_get(all, "card");
-    if (json_is_object(card))
-        printf("card       reads %.0f GB/s, products %.0f TFLOP/s (%s)\n", REAL(card, "read_gb_s"),
-               REAL(card, "matrix_tflops"), TEXT(card, "matrix_unit"));
-    const json_t *full = json_object_get(all, "full_model");
-    const char *missed = TEXT(all, "missed");
-    printf("auto       %s is what runs%s%s\n", TEXT(full, "backend"), missed ? "; " : "",
-           missed ? missed : "");
-    printf("Qwen3.6-35B-A3B, 4 bit, on %s: needs %.1f GB with a context of %lld tokens: %s %.1f GB "
-           "that are free\n",
-           TEXT(full, "backend"), BYTES(full, "plan_bytes"),
-           (long long)json_integer_value(json_object_get(full, "context")),
-           json_is_true(json_object_get(full, "fits")) ? "fits into the" : "does not fit into the",
-           BYTES(full, "free_bytes"));
-    printf(
-        "its bounds there: %.1f tokens a second in decode (memory), %.0f in prefill (products)\n",
-        REAL(full, "decode_bound_tok_s"), REAL(full, "prefill_bound_tok_s"));
-#undef TEXT
-#undef REAL
-#undef BYTES
 }
 
 /* The reason why a faster backend that is built in is not the one that runs. */
@@ -183,44 +247,84 @@ static void doctor_add_missed(json_t *all) {
     json_object_set_new(all, "missed", json_string(text));
 }
 
-static Status doctor_run(json_t **out, const CliArgs *args, Err *err) {
+/* What the meters found. */
+typedef struct DoctorMeters {
+    int n_threads;
+    double read_gb_s, read_one_gb_s, tflops;
+    const char *unit;
+} DoctorMeters;
+
+static Status doctor_measure(DoctorMeters *m, const CliArgs *args, Err *err) {
+    Pool *one = NULL, *pool = NULL;
+    Status status;
+    TRY(pool_open(&one, 1, err));
+    TRY_GOTO(status, pool_open(&pool, (int)args->threads, err));
+    m->n_threads = pool_n_members(pool);
+    TRY_GOTO(status, meter_read_gb_s(&m->read_one_gb_s, one, DOCTOR_METER_BYTES, err));
+    TRY_GOTO(status, meter_read_gb_s(&m->read_gb_s, pool, DOCTOR_METER_BYTES, err));
+    m->tflops = meter_matrix_tflops(pool, 0.2, &m->unit);
+fail:
+    pool_close(pool);
+    pool_close(one);
+    return status;
+}
+
+/* CPUs that were busy on average in the last minute, as the system counts them; 0: not told. */
+static double doctor_load(void) {
+    double load = 0;
+    return getloadavg(&load, 1) == 1 ? load : 0;
+}
+
+/* The machine as it was before anything was measured. */
+static json_t *doctor_machine(const CliArgs *args) {
     char cpu[256], features[512];
+    uint64_t nodes;
+    NumaCpus allowed;
+    bool is_pinned = false;
     doctor_cpu_field(cpu, sizeof cpu, "model name");
     doctor_features(features, sizeof features);
-    Pool *pool = NULL;
-    double read_gb_s = 0;
-    const char *unit;
-    TRY(pool_open(&pool, (int)args->threads, err));
-    int n_threads = pool_n_members(pool);
-    Status status = meter_read_gb_s(&read_gb_s, pool, DOCTOR_METER_BYTES, err);
-    double tflops = meter_matrix_tflops(pool, 0.2, &unit);
-    pool_close(pool);
-    TRY(status);
+    if (numa_own_cpus(&allowed) &&
+        numa_wants_pins(&is_pinned, getenv("LILY_PIN"), &allowed, NUMA_ROOT, NULL) != STATUS_OK)
+        is_pinned = false; // pool_open says what is wrong
+    return json_pack("{s:s, s:s, s:o, s:i, s:i, s:b, s:f, s:I, s:I}", "cpu", cpu, "features",
+                     features, "columns", doctor_columns(args), "cpus",
+                     (int)sysconf(_SC_NPROCESSORS_ONLN), "nodes", numa_nodes(&nodes, NUMA_ROOT),
+                     "pinned", is_pinned, "load", doctor_load(), "memory_bytes",
+                     (json_int_t)sysmem_total(), "available_bytes", (json_int_t)sysmem_available());
+}
+
+static Status doctor_run(json_t **out, const CliArgs *args, Err *err) {
+    json_t *all = doctor_machine(args);
+    DoctorMeters m = {0};
+    Status status = all ? doctor_measure(&m, args, err) : err_memory(err, "report", 0);
     BackendMeter card = {0};
     BackendKind kind = backend_kind_resolve(BACKEND_AUTO);
-    json_t *backends = doctor_backends(args, &card, err);
+    json_t *backends = status == STATUS_OK ? doctor_backends(args, &card, err) : NULL;
     bool is_card = doctor_is_card(kind) && card.unit;
     json_t *full = backends ? doctor_full_model(kind, (int32_t)args->device,
-                                                is_card ? card.read_gb_s : read_gb_s,
-                                                is_card ? card.matrix_tflops : tflops, err)
+                                                is_card ? card.read_gb_s : m.read_gb_s,
+                                                is_card ? card.matrix_tflops : m.tflops, err)
                             : NULL;
     if (!full) {
         json_decref(backends);
+        json_decref(all);
         return err->code ? err->code : err_memory(err, "report", 0);
     }
-    *out = json_pack("{s:s, s:s, s:i, s:I, s:I, s:f, s:f, s:s, s:o, s:o}", "cpu", cpu, "features",
-                     features, "threads", n_threads, "memory_bytes", (json_int_t)sysmem_total(),
-                     "available_bytes", (json_int_t)sysmem_available(), "read_gb_s", read_gb_s,
-                     "matrix_tflops", tflops, "matrix_unit", unit, "backends", backends,
-                     "full_model", full);
-    if (!*out)
-        return err_memory(err, "report", 0);
-    json_object_set_new(*out, "card",
+    json_object_set_new(all, "threads", json_integer(m.n_threads));
+    json_object_set_new(all, "read_gb_s", json_real(m.read_gb_s));
+    json_object_set_new(all, "read_one_gb_s", json_real(m.read_one_gb_s));
+    json_object_set_new(all, "matrix_tflops", json_real(m.tflops));
+    json_object_set_new(all, "matrix_unit", json_string(m.unit));
+    json_object_set_new(all, "backends", backends);
+    json_object_set_new(all, "full_model", full);
+    json_object_set_new(all, "card",
                         card.unit ? json_pack("{s:f, s:f, s:s}", "read_gb_s", card.read_gb_s,
                                               "matrix_tflops", card.matrix_tflops, "matrix_unit",
                                               card.unit)
                                   : json_null());
-    doctor_add_missed(*out);
+    doctor_add_missed(all);
+    doctor_advise(all);
+    *out = all;
     return STATUS_OK;
 }
 

@@ -169,8 +169,6 @@ static Status eval_ppl(Eval *e, const char *path, double *nll, int64_t *n_scored
     TRY(eval_read_ids(e, path));
     int32_t window = e->args->ctx ? (int32_t)e->args->ctx : EVAL_WINDOW;
     window = min_i32(min_i32(window, e->n), weights_config(e->weights)->max_positions);
-    if (window < 2)
-        return err_set(e->err, STATUS_INVALID, "--ctx: expected at least 2, found %d", window);
     TRY(single_open(&e->single, e->args, e->weights, window, EVAL_PIECE, EVAL_PIECE, e->err));
     for (int32_t at = 0; at + 1 < e->n; at += window) {
         int32_t n = min_i32(window, e->n - at);
@@ -196,6 +194,8 @@ int verb_eval(const CliArgs *args) {
     bool is_golden = !strcmp(kind, "golden");
     if (!is_golden && strcmp(kind, "ppl") != 0)
         return ui_usage("eval", "expected golden or ppl, found %s", kind);
+    if (!is_golden && args->ctx == 1)
+        return ui_usage("eval", "--ctx: expected at least 2, found 1");
     Err err = {0};
     Eval e = {.args = args, .err = &err};
     Golden golden = {0};

@@ -153,6 +153,8 @@ int verb_generate(const CliArgs *args) {
     if (args->ids && args->is_raw)
         return ui_usage("generate", "--raw is for -p: --ids are the prompt itself");
     Err err = {0};
+    if (talk_check(args, &err) != STATUS_OK)
+        return ui_usage("generate", "%s", err.text);
     Generate *g = mem_zalloc(1, sizeof *g); // too large for the stack
     Status status = g ? STATUS_OK : err_memory(&err, "the run", sizeof *g);
     if (!g)

@@ -51,7 +51,7 @@ static void logits_see(void *ctx, const char *name, int layer, int32_t n_rows, i
 static Status logits_open_file(LogitsRun *run) {
     const ModelConfig *c = weights_config(run->weights);
     size_t n_entries = 1 + (run->args->is_taps ? (size_t)c->n_layers : 0);
-    char names[LIMIT_LAYERS][24];
+    char names[LIMIT_LAYERS][32];
     SafetensorsEntry entries[LIMIT_LAYERS + 1] = {
         {.name = "logits",
          .dtype = ST_F32,

@@ -5,6 +5,7 @@
  * Owns:     the table of verbs.  Thread: main. */
 #define _POSIX_C_SOURCE 200809L
 #include "backend/backend.h"
+#include "base/numa.h"
 #include "cli/ui.h"
 #include "cli/verbs.h"
 
@@ -49,11 +50,14 @@ const CliVerb CLI_VERBS[] = {
     {"pull", "NAME -o DIR [options]", "downloads a published checkpoint, whole and checked",
      "NAME is qwen3.6-35b-a3b, or OWNER/NAME[@REVISION] of the hub. What is there already is kept, "
      "what was\n"
-     "broken off is gone on with. HF_TOKEN is sent as a token; http_proxy and https_proxy are "
-     "honoured.",
+     "broken off is gone on with. HF_TOKEN is sent as a token; http_proxy, https_proxy and "
+     "SSL_CERT_FILE are\nhonoured.",
      1, 1, verb_pull},
-    {"doctor", "[options]", "what this machine has and what would stop a run", NULL, 0, 0,
-     verb_doctor},
+    {"doctor", "[options]", "what this machine has and what would stop a run",
+     "Kernel columns with the reason where one is missing, reads and products as measured now, the "
+     "bounds that\nthey set to Qwen3.6-35B-A3B, the speeds to expect, whether it fits into memory, "
+     "and what holds it back.",
+     0, 0, verb_doctor},
     {"docs", "man | bash | zsh | fish", NULL,
      "Manual page and completions, made from the option table.", 1, 1, verb_docs},
 };
@@ -109,5 +113,10 @@ int main(int argc, char **argv) {
         cli_print_verb_help(stdout, verb);
         return ui_finish(verb->name);
     }
+    Err err = {0};
+    bool is_pinned;
+    NumaCpus none = {{0}};
+    if (numa_wants_pins(&is_pinned, getenv("LILY_PIN"), &none, NUMA_ROOT, &err) != STATUS_OK)
+        return ui_usage(verb->name, "%s", err.text);
     return verb->run(&args);
 }

@@ -52,7 +52,7 @@ static const Option OPTIONS[] = {
     {"chunk", 0, OPTION_INT, AT(chunk), 1, LIMIT_CONTEXT, "N", WITH_ENGINE,
      "prefill rows of one step, rounded up to 64 (default 1024, on a card 4096)"},
     {"cpu-mask", 0, OPTION_TEXT, AT(mask), 0, 0, "NAMES", WITH_ENGINE " doctor ",
-     "CPU kernel columns not to use, separated by commas"},
+     "kernel columns not to use, separated by commas: avx2, avx512, amx, neon; on a card sm90a"},
     {"max-diff", 0, OPTION_REAL, AT(max_diff), 0, 1e9, "X", " eval ",
      "golden: exit status 1 when the mean difference of log-probabilities is above X"},
     {"f32", 0, OPTION_FLAG, AT(is_f32), 0, 0, NULL, WITH_ENGINE,
@@ -188,10 +188,10 @@ static const Option OPTIONS[] = {
     {"max-connections", 0, OPTION_INT, AT(max_connections), 1, 1 << 20, "N", " serve ",
      "connections at once (default: 4096, or what the descriptors allow)"},
     {"mixed", 0, OPTION_INT, AT(mixed), 1, LIMIT_CONTEXT, "N", " serve ",
-     "prompt tokens read in one step beside answers: how long those wait (default: 64 on a CPU, "
-     "else 256)"},
+     "prompt tokens read at once beside answers (default 256)"},
     {"mixed-ms", 0, OPTION_INT, AT(mixed_ms), 1, 60000, "MS", " serve ",
-     "that as a time: as many as this machine reads in so long (default: --mixed alone)"},
+     "how long answers wait for that in one step (default: on a CPU up to twice what their own "
+     "step takes, else as --mixed says)"},
     {"cache-slots", 0, OPTION_INT, AT(cache_slots), 1, 65536, "N", " serve ",
      "snapshots in the prefix cache (default: by memory, 4 to 64)"},
     {"cache-exact", 0, OPTION_FLAG, AT(is_cache_exact), 0, 0, NULL, " serve ",
@@ -300,6 +300,36 @@ static void option_refuse(const CliVerb *verb, const char *word) {
                 word, verb->name);
 }
 
+/* Ids as model_parse_ids reads them. */
+static bool option_is_ids(const char *text) {
+    bool is_any = false;
+    for (;;) {
+        text += strspn(text, ", ");
+        if (!*text)
+            return is_any;
+        size_t len = strspn(text, "0123456789");
+        errno = 0;
+        if (len == 0 || strtoll(text, NULL, 10) > INT32_MAX || errno)
+            return false;
+        text += len;
+        is_any = true;
+    }
+}
+
+/* Names that some backend knows; whether it is the one that runs is for that to say. */
+static bool option_is_mask(const char *text) {
+    static const char *const names[] = {"avx2", "avx512", "amx", "neon", "graph", "chain", "sm90a"};
+    while (*text) {
+        size_t len = strcspn(text, ","), i = 0;
+        while (i < COUNT_OF(names) && (strlen(names[i]) != len || memcmp(names[i], text, len) != 0))
+            i++;
+        if (i == COUNT_OF(names))
+            return false;
+        text += len + (text[len] == ',');
+    }
+    return true;
+}
+
 /* Whether a text can be the option's value at all; what a file holds is for the verb to say. */
 static bool option_is_text_good(const Option *o, const char *value) {
     if (o->offset == AT(prompt) || o->offset == AT(system))
@@ -307,7 +337,9 @@ static bool option_is_text_good(const Option *o, const char *value) {
     if (o->offset == AT(backend))
         return backend_kind_find(value) != BACKEND_N;
     if (o->offset == AT(ids) && value[0] != '@')
-        return value[0] && value[strspn(value, "0123456789, ")] == 0;
+        return option_is_ids(value);
+    if (o->offset == AT(mask))
+        return *value && option_is_mask(value);
     if (o->offset == AT(logit_bias))
         return strchr(value, ':') && value[strspn(value, "0123456789:,.+-eEinfINF")] == 0;
     return value[0] != 0;
@@ -319,8 +351,9 @@ static bool option_store(CliArgs *out, const CliVerb *verb, const Option *o, con
     char *end = NULL;
     errno = 0;
     if ((o->type == OPTION_TEXT || o->type == OPTION_STOPS) && !option_is_text_good(o, value)) {
+        bool is_list = o->offset == AT(backend) || o->offset == AT(mask); // the help names them
         fprintf(stderr, "lily %s: --%s: expected %s, found %s\n", verb->name, o->name,
-                o->offset == AT(backend) ? o->help : o->value, *value ? value : "an empty text");
+                is_list ? o->help : o->value, *value ? value : "an empty text");
         return false;
     }
     if (o->type == OPTION_TEXT) {
@@ -422,6 +455,24 @@ bool cli_parse(CliArgs *out, const CliVerb *verb, int argc, char **argv) {
         return false;
     }
     return true;
+}
+
+Status cli_parse_list(int32_t *out, int *n, int max, const char *option, const char *text,
+                      int32_t high, Err *err) {
+    for (const char *p = text; *p || *n == 0;) {
+        char *end;
+        errno = 0;
+        long v = strtol(p, &end, 10);
+        if (end == p || errno || v < 1 || v > high || (*end && (*end != ',' || !end[1])))
+            return err_set(err, STATUS_INVALID,
+                           "%s: expected numbers from 1 to %d separated by commas, found %s",
+                           option, high, text);
+        if (*n == max)
+            return err_set(err, STATUS_INVALID, "%s: at most %d", option, max);
+        out[(*n)++] = (int32_t)v;
+        p = *end ? end + 1 : end;
+    }
+    return STATUS_OK;
 }
 
 size_t cli_n_options(void) { return COUNT_OF(OPTIONS); }

@@ -86,6 +86,10 @@ const char *cli_nearest_verb(const char *name);
 
 /* Parses argv[0..argc) behind the verb. On failure prints one line to stderr and returns false. */
 bool cli_parse(CliArgs *out, const CliVerb *verb, int argc, char **argv);
+/* Whole numbers from 1 to high separated by commas, at most max of them, behind the *n that are
+ * there. Returns STATUS_INVALID with the option's name. */
+NODISCARD Status cli_parse_list(int32_t *out, int *n, int max, const char *option, const char *text,
+                                int32_t high, Err *err);
 /* Rows of the option table, and one of them; false: it is not for this verb. */
 size_t cli_n_options(void);
 bool cli_option_get(CliOption *out, const CliVerb *verb, size_t i);

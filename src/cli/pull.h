@@ -38,6 +38,7 @@ typedef struct PullList {
 typedef struct PullSource {
     const char *hub;          // "https://host", without a slash at its end
     const char *token;        // visible ASCII; NULL: none
+    const char *ca_file;      // PEM certificates to trust; NULL: those of the system
     int64_t stall_s;          // a transfer without a byte for so long is begun anew
     int64_t n_tries;          // failed attempts without a new byte that a file may have
     int64_t pause_ms;         // after the first of them; doubled with each further one

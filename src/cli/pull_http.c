@@ -55,17 +55,19 @@ Status http_setup(CURL *c, struct curl_slist **headers, const PullSource *source
     // From https no redirect leads to http. libcurl keeps a header of ours from other hosts and
     // ports that it is redirected to, and from proxies that only connect.
     const char *onward = strncasecmp(url, "https:", 6) ? "http,https" : "https";
-    bool is_good = (!source->token || http_set_token(c, headers, source->token)) &&
-                   curl_easy_setopt(c, CURLOPT_URL, url) == CURLE_OK &&
-                   curl_easy_setopt(c, CURLOPT_FOLLOWLOCATION, 1L) == CURLE_OK &&
-                   curl_easy_setopt(c, CURLOPT_MAXREDIRS, (long)HTTP_MAX_REDIRECTS) == CURLE_OK &&
-                   curl_easy_setopt(c, CURLOPT_PROTOCOLS_STR, "http,https") == CURLE_OK &&
-                   curl_easy_setopt(c, CURLOPT_REDIR_PROTOCOLS_STR, onward) == CURLE_OK &&
-                   curl_easy_setopt(c, CURLOPT_CONNECTTIMEOUT, (long)HTTP_CONNECT_S) == CURLE_OK &&
-                   curl_easy_setopt(c, CURLOPT_LOW_SPEED_LIMIT, 1L) == CURLE_OK &&
-                   curl_easy_setopt(c, CURLOPT_LOW_SPEED_TIME, (long)source->stall_s) == CURLE_OK &&
-                   curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L) == CURLE_OK &&
-                   curl_easy_setopt(c, CURLOPT_USERAGENT, "lily") == CURLE_OK;
+    bool is_good =
+        (!source->token || http_set_token(c, headers, source->token)) &&
+        (!source->ca_file || curl_easy_setopt(c, CURLOPT_CAINFO, source->ca_file) == CURLE_OK) &&
+        curl_easy_setopt(c, CURLOPT_URL, url) == CURLE_OK &&
+        curl_easy_setopt(c, CURLOPT_FOLLOWLOCATION, 1L) == CURLE_OK &&
+        curl_easy_setopt(c, CURLOPT_MAXREDIRS, (long)HTTP_MAX_REDIRECTS) == CURLE_OK &&
+        curl_easy_setopt(c, CURLOPT_PROTOCOLS_STR, "http,https") == CURLE_OK &&
+        curl_easy_setopt(c, CURLOPT_REDIR_PROTOCOLS_STR, onward) == CURLE_OK &&
+        curl_easy_setopt(c, CURLOPT_CONNECTTIMEOUT, (long)HTTP_CONNECT_S) == CURLE_OK &&
+        curl_easy_setopt(c, CURLOPT_LOW_SPEED_LIMIT, 1L) == CURLE_OK &&
+        curl_easy_setopt(c, CURLOPT_LOW_SPEED_TIME, (long)source->stall_s) == CURLE_OK &&
+        curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L) == CURLE_OK &&
+        curl_easy_setopt(c, CURLOPT_USERAGENT, "lily") == CURLE_OK;
     return is_good ? STATUS_OK : err_memory(err, "a request", strlen(url));
 }
 

@@ -78,20 +78,17 @@ static Status pull_token(const char **out, Err *err) {
     return STATUS_OK;
 }
 
-static Status pull_run(const CliArgs *args, const PullSource *source, Err *err) {
-    PullList list = {0};
+/* list: its name is known. */
+static Status pull_run(PullList *list, const CliArgs *args, const PullSource *source, Err *err) {
     PullLine line = {0};
     PullProgress progress = {pull_report, &line};
-    Status status = pull_name(&list, args->positional[0], err);
+    Status status = pull_list(list, source, err);
     if (status == STATUS_OK)
-        status = pull_list(&list, source, err);
-    if (status == STATUS_OK)
-        status = pull_get(&list, source, args->out, PULL_PARALLEL, &progress, err);
+        status = pull_get(list, source, args->out, PULL_PARALLEL, &progress, err);
     if (line.drawn_ns)
         fputs("\r\x1b[K", stderr);
     if (status == STATUS_OK)
-        fprintf(stderr, "%d files are whole in %s\n", list.n, args->out);
-    pull_list_fini(&list);
+        fprintf(stderr, "%d files are whole in %s\n", list->n, args->out);
     return status;
 }
 
@@ -105,16 +102,23 @@ int verb_pull(const CliArgs *args) {
                          .n_tries = PULL_TRIES,
                          .pause_ms = PULL_PAUSE_MS,
                          .is_stopped = pull_stopped};
+    PullList list = {0};
+    const char *ca_file = getenv("SSL_CERT_FILE");
+    source.ca_file = ca_file && *ca_file ? ca_file : NULL;
     if (pull_hub(hub, sizeof hub, args->hub, &err) != STATUS_OK ||
-        pull_token(&source.token, &err) != STATUS_OK)
-        return ui_usage("pull", "%s", err.text);
+        pull_token(&source.token, &err) != STATUS_OK ||
+        pull_name(&list, args->positional[0], &err) != STATUS_OK) {
+        pull_list_fini(&list);
+        return err.code == STATUS_MEMORY ? ui_fail("pull", &err) : ui_usage("pull", "%s", err.text);
+    }
     struct sigaction action = {.sa_handler = pull_on_signal};
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
     Status status = pull_start(&err);
     if (status == STATUS_OK) {
-        status = pull_run(args, &source, &err);
+        status = pull_run(&list, args, &source, &err);
         pull_stop();
     }
+    pull_list_fini(&list);
     return status == STATUS_OK ? ui_finish("pull") : ui_fail("pull", &err);
 }

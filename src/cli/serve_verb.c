@@ -11,8 +11,6 @@
 #include <string.h>
 #include <time.h>
 
-enum { SERVE_MIXED_HOST = 64 };
-
 /* A line of the log with its time; progress goes to a bar elsewhere. */
 static void serve_log(void *ctx, LogLevel level, const char *line) {
     UNUSED(ctx);
@@ -33,6 +31,10 @@ static void serve_log(void *ctx, LogLevel level, const char *line) {
 
 int verb_serve(const CliArgs *args) {
     Err err = {0};
+    if (!args->tls_cert != !args->tls_key)
+        return ui_usage("serve", "--tls-cert and --tls-key go together");
+    if (args->unix_path && args->tls_cert)
+        return ui_usage("serve", "--tls-cert does not go with --unix");
     ServerOptions o = {
         .name = args->name,
         .host = args->host,
@@ -58,10 +60,7 @@ int verb_serve(const CliArgs *args) {
         model_engine_options(&o.engine, args, &err) != STATUS_OK)
         return ui_fail("serve", &err);
     o.engine.max_seqs = (int32_t)args->max_seqs;
-    BackendKind kind = backend_kind_resolve(o.engine.kind);
-    bool is_host = kind == BACKEND_CPU || kind == BACKEND_REF || kind == BACKEND_REF64;
-    // 64 rows of a prompt take a CPU as long as some five decode steps; 256 were a dozen.
-    o.engine.mixed_tok = args->mixed ? (int32_t)args->mixed : is_host ? SERVE_MIXED_HOST : 0;
+    o.engine.mixed_tok = (int32_t)args->mixed;
     o.engine.mixed_ms = (int32_t)args->mixed_ms;
     o.engine.cache_slots = (int32_t)args->cache_slots;
     o.engine.is_cache_exact = args->is_cache_exact;

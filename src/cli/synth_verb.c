@@ -113,7 +113,22 @@ static Status synth_report(const CliArgs *args, const Routing *r, Err *err) {
     return STATUS_OK;
 }
 
+static bool synth_is_shape(const char *name) {
+    const char *have;
+    for (int i = 0; name && (have = synth_write_shape_name(i)) != NULL; i++)
+        if (!strcmp(name, have))
+            return true;
+    return false;
+}
+
 int verb_synth(const CliArgs *args) {
+    if (args->shape && !synth_is_shape(args->shape)) {
+        fprintf(stderr, "lily synth: --shape: expected one of");
+        for (int i = 0; synth_write_shape_name(i); i++)
+            fprintf(stderr, "%s %s", i ? "," : "", synth_write_shape_name(i));
+        fprintf(stderr, "; found %s\n", args->shape);
+        return 2;
+    }
     if (!args->shape || !args->out) {
         fprintf(stderr, "lily synth: expected --shape and -o; shapes:\n");
         for (int i = 0; synth_write_shape_name(i); i++)

@@ -75,6 +75,12 @@ static Status talk_parse_biases(LilyAnswerOptions *o, TalkLists *lists, const ch
     return STATUS_OK;
 }
 
+Status talk_check(const CliArgs *args, Err *err) {
+    LilyAnswerOptions o = {0};
+    TalkLists lists;
+    return talk_parse_biases(&o, &lists, args->logit_bias, err);
+}
+
 Status talk_options(LilyAnswerOptions *out, TalkLists *lists, const CliArgs *args,
                     const LilyModel *model, Err *err) {
     LilyAnswerOptions o;

@@ -21,6 +21,10 @@ typedef struct TalkLists {
  * Returns what lily_model_open does. */
 NODISCARD Status talk_open(LilyModel **out, const CliArgs *args, int32_t n_snapshots, Err *err);
 
+/* What talk_options would refuse, before a model is opened: STATUS_INVALID for a --logit-bias that
+ * is none. */
+NODISCARD Status talk_check(const CliArgs *args, Err *err);
+
 /* The model's defaults with what args give. lists is kept by *out.
  * Returns STATUS_INVALID for a --logit-bias that is none. */
 NODISCARD Status talk_options(LilyAnswerOptions *out, TalkLists *lists, const CliArgs *args,

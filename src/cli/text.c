@@ -82,24 +82,24 @@ int verb_detokenize(const CliArgs *args) {
     return status == STATUS_OK ? ui_finish("detokenize") : ui_fail("detokenize", &err);
 }
 
-/* Family by --family, else that of the model's folder. */
-static Status text_family(ChatFamily *out, const CliArgs *args, Err *err) {
-    if (!args->family) {
-        const char *spec;
-        TRY(model_find(&spec, args, err));
-        return chat_family_open(
-            out, str_starts(str_view(spec, strlen(spec)), STR("synth:")) ? NULL : spec, &UI_LOG,
-            err);
-    }
+/* Family by its name; false: there is no such. */
+static bool text_family_find(ChatFamily *out, const char *name) {
     static const ChatFamily all[] = {CHAT_QWEN36, CHAT_QWEN35, CHAT_QWEN35_SMALL};
     for (size_t i = 0; i < COUNT_OF(all); i++) {
-        if (!strcmp(args->family, chat_family_name(all[i]))) {
+        if (!strcmp(name, chat_family_name(all[i]))) {
             *out = all[i];
-            return STATUS_OK;
+            return true;
         }
     }
-    return err_set(err, STATUS_INVALID,
-                   "--family: expected qwen3.6, qwen3.5 or qwen3.5-small, found %s", args->family);
+    return false;
+}
+
+/* That of the model's folder. */
+static Status text_family(ChatFamily *out, const CliArgs *args, Err *err) {
+    const char *spec;
+    TRY(model_find(&spec, args, err));
+    return chat_family_open(
+        out, str_starts(str_view(spec, strlen(spec)), STR("synth:")) ? NULL : spec, &UI_LOG, err);
 }
 
 /* A file with a list of tools, or an object {"tools"}. */
@@ -151,11 +151,15 @@ int verb_template(const CliArgs *args) {
     json_t *messages = NULL, *tools = NULL;
     ChatPrompt prompt = {0};
     ChatFamily family = CHAT_QWEN36;
+    if (args->family && !text_family_find(&family, args->family))
+        return ui_usage("template",
+                        "--family: expected qwen3.6, qwen3.5 or qwen3.5-small, found %s",
+                        args->family);
     ChatOptions options = CHAT_OPTIONS_ABSENT;
     options.add_generation_prompt = !args->is_no_prompt;
     options.enable_thinking = args->is_no_think ? 0 : args->is_thinking ? 1 : -1;
     Status status = text_messages(&messages, &tools, args, &err);
-    if (status == STATUS_OK)
+    if (status == STATUS_OK && !args->family)
         status = text_family(&family, args, &err);
     if (status == STATUS_OK)
         status = chat_render(&prompt, family, messages, tools, &options, &err);

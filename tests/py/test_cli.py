@@ -185,7 +185,8 @@ def test_bench_prints_speed_beside_the_bound_of_the_same_run(lily, tmp_path):
 def test_doctor_reports_the_machine(lily):
     v = json.loads(lily("doctor", "--json").text)
     assert v["backends"]["ref"]["works"] and v["backends"]["cpu"]["works"]
-    assert v["memory_bytes"] > 0 and v["read_gb_s"] > 0 and v["full_model"]["plan_bytes"] > 19e9
+    assert v["memory_bytes"] > 0 and v["read_gb_s"] > 0 and v["read_one_gb_s"] > 0 and v["full_model"]["plan_bytes"] > 19e9
+    assert v["cpus"] >= v["threads"] >= 1 and v["nodes"] >= 1 and v["load"] >= 0
     chosen = v["full_model"]["backend"]
     assert chosen == ("cuda" if v["backends"]["cuda"]["works"] else "cpu") and (v["card"] is None) == (chosen == "cpu")
     text = lily("doctor").text
@@ -194,6 +195,47 @@ def test_doctor_reports_the_machine(lily):
     assert built or v["backends"]["cuda"]["text"] == "not built in" and "missed" not in v
     if built and chosen == "cpu":
         assert v["missed"] == "cuda: " + v["backends"]["cuda"]["text"] and v["missed"] in text
+
+
+def test_doctor_says_which_columns_there_are_and_why_not(lily):
+    v = json.loads(lily("doctor", "--json").text)
+    families = {f"{f} {name}" for name, c in v["columns"].items() for f in c["families"]}
+    line = v["backends"]["cpu"]["text"]  # of the device that it opened: "cpu: 2 threads, matmul avx512, ..."
+    assert len(families) == 4 and all(f in line for f in families), (families, line)
+    flags = set(re.search(r"^(?:flags|Features)\s*: (.*)", open("/proc/cpuinfo").read(), flags=re.M)[1].split())
+    for name, c in v["columns"].items():
+        assert set(c) == {"state", "families", "why"} and c["state"] in ("runs", "idle", "missing")
+        assert (c["state"] == "runs") == bool(c["families"]) and (c["state"] == "missing") == bool(c["why"])
+        if lacking := re.fullmatch("this CPU lacks (.+)", c["why"]):
+            assert not flags & set(lacking[1].split())
+    assert v["columns"]["generic"]["state"] in ("runs", "idle")
+    if v["columns"].get("avx512", {}).get("state") == "runs":
+        masked = json.loads(lily("doctor", "--json", "--cpu-mask", "avx512,amx").text)
+        assert masked["columns"]["avx512"] == {"state": "masked", "families": [], "why": "by --cpu-mask"}
+        assert masked["columns"]["generic"]["families"] == ["matmul", "attn", "recur", "elem"]
+        assert masked["full_model"]["backend"] != "cpu" or any("--cpu-mask leaves plain C" in a for a in masked["advice"])
+
+
+def test_doctor_s_lines_say_what_its_figures_say(lily):
+    text = lily("doctor").text
+    need, weights, context, verdict, free = re.search(
+        r"^Qwen3\.6-35B-A3B, 4 bit, on \w+: needs ([\d.]+) GB \(weights ([\d.]+)\) with a context of (\d+) tokens: (fits into|does not fit into) "
+        r"the ([\d.]+) GB that are free$", text, flags=re.M).groups()
+    assert (float(need) <= float(free) + 0.05) == (verdict == "fits into") or abs(float(need) - float(free)) <= 0.1
+    assert 19 < float(weights) < float(need) and int(context) % 64 == 0
+    # docs/performance.md: 1.80 GB a decoded token at 256, 4.87 GFLOP and 0.11 for the state a prefilled one
+    decode, size, prefill, flop = map(float, re.search(
+        r"^its bounds there: ([\d.]+) tokens a second in decode \(([\d.]+) GB of memory each\), (\d+) in prefill \(([\d.]+) GFLOP each\)$",
+        text, flags=re.M).groups())
+    assert size == 1.80 and 4.3 < flop < 5.0
+    if not re.search("^card ", text, flags=re.M):
+        reads = float(re.search(r"^reads +([\d.]+) GB/s with all threads, [\d.]+ with one$", text, flags=re.M)[1])
+        products = float(re.search(r"^products +([\d.]+) TFLOP/s", text, flags=re.M)[1])
+        assert decode == pytest.approx(reads / size, abs=0.2) and prefill == pytest.approx(products * 1e3 / flop, rel=0.05, abs=1)
+    if expected := re.search(r"^to expect: ([\d.]+) in decode, (\d+) in prefill \(measured elsewhere: (\d+)% and (\d+)% of these bounds\)$", text,
+                             flags=re.M):
+        d, p, d_share, p_share = map(float, expected.groups())
+        assert d == pytest.approx(decode * d_share / 100, abs=0.2) and p == pytest.approx(prefill * p_share / 100, abs=2)
 
 
 def test_eval_golden_reads_the_recorded_files_and_names_what_does_not_fit(lily, tmp_path):
@@ -236,7 +278,6 @@ def test_eval_ppl_agrees_with_the_reference(lily, tmp_path):
     (["logits", "-m", TINY, "--ids", "1", "-o", "/nowhere/x"], ["/nowhere/x"]),
     (["eval", "golden", "/nowhere", "-m", TINY], ["/nowhere"]),
     (["detokenize", "-m", TINY, "99999999"], ["99999999"]),
-    (["synth", "--shape", "none", "-o", "build/none"], ["none"]),
 ])
 def test_a_bad_value_is_one_line_that_names_it(lily, args, words):
     r = lily(*args)

@@ -11,6 +11,7 @@ import resource
 import select
 import shutil
 import signal
+import socket
 import ssl
 import subprocess
 import threading
@@ -161,7 +162,7 @@ def hub():
 
 def pull(hub, folder, name="me/model", env=None, timeout=60, **options):
     args = [LILY, "pull", name, "-o", str(folder), "--hub", hub.url, "--stall", "1"]
-    clean = {k: v for k, v in os.environ.items() if "proxy" not in k.lower() and k != "HF_TOKEN"}
+    clean = {k: v for k, v in os.environ.items() if "proxy" not in k.lower() and k not in ("HF_TOKEN", "SSL_CERT_FILE")}
     return subprocess.run(args, capture_output=True, cwd=ROOT, timeout=timeout, env={**clean, **(env or {})}, **options)
 
 
@@ -388,20 +389,142 @@ def test_a_proxy_from_the_environment_is_asked(hub, tmp_path):
         proxy.server.shutdown()
 
 
-@pytest.mark.skipif(not shutil.which("openssl"), reason="openssl is not installed")
-def test_a_certificate_that_nobody_signed_ends_the_run_at_once(hub, tmp_path):
-    subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", tmp_path / "key", "-out", tmp_path / "cert",
-                    "-days", "2", "-subj", "/CN=localhost"], check=True, capture_output=True)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(tmp_path / "cert", tmp_path / "key")
-    hub.server.socket = context.wrap_socket(hub.server.socket, server_side=True)
+needs_openssl = pytest.mark.skipif(not shutil.which("openssl"), reason="openssl is not installed")
 
-    class Secure:
-        url = hub.url.replace("http://127.0.0.1", "https://localhost")
+
+@pytest.fixture
+def certificate(tmp_path):
+    """A certificate that signs itself, for two names."""
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", tmp_path / "key", "-out", tmp_path / "cert",
+                    "-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,DNS:hub.invalid"], check=True,
+                   capture_output=True)
+    return tmp_path / "cert"
+
+
+def make_secure(hub, certificate):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, certificate.parent / "key")
+    hub.server.socket = context.wrap_socket(hub.server.socket, server_side=True)
+    hub.url = hub.url.replace("http://127.0.0.1", "https://localhost")
+
+
+class Tunnel:
+    """A proxy that knows CONNECT alone and leads every name to one port of this machine."""
+
+    def __init__(self, port):
+        self.heads = []
+        self.status = b"200 Connection established"
+        self.port = port
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self.socket.getsockname()[1]}"
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def serve(self):
+        while True:
+            try:
+                near, _ = self.socket.accept()
+            except OSError:
+                return  # closed
+            threading.Thread(target=self.connect, args=(near,), daemon=True).start()
+
+    def connect(self, near):
+        head = b""
+        while b"\r\n\r\n" not in head:
+            piece = near.recv(4096)
+            if not piece:
+                return
+            head += piece
+        self.heads.append(head.decode())
+        near.sendall(b"HTTP/1.1 " + self.status + b"\r\n\r\n")
+        if not self.status.startswith(b"200"):
+            return near.close()
+        far = socket.create_connection(("127.0.0.1", self.port))
+        threading.Thread(target=self.copy, args=(near, far), daemon=True).start()
+        return self.copy(far, near)
+
+    @staticmethod
+    def copy(source, target):
+        try:
+            while piece := source.recv(65536):
+                target.sendall(piece)
+            target.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass  # the other side has hung up
+
+
+@needs_openssl
+def test_a_certificate_that_nobody_signed_ends_the_run_at_once(hub, tmp_path, certificate):
+    make_secure(hub, certificate)
     begin = time.monotonic()
-    r = pull(Secure, tmp_path / "m", env={"HF_TOKEN": "secret"})
+    r = pull(hub, tmp_path / "m", env={"HF_TOKEN": "secret", "SSL_CERT_FILE": ""})
     assert r.returncode == 1 and b"certificate" in r.stderr and r.stderr.count(b"\n") == 1
     assert not hub.requests and time.monotonic() - begin < 20
+
+
+@needs_openssl
+@pytest.mark.parametrize("text", [None, b"", b"no certificate\n"])
+def test_a_file_of_certificates_that_is_none_is_refused(hub, tmp_path, certificate, text):
+    make_secure(hub, certificate)
+    if text is not None:
+        (tmp_path / "other").write_bytes(text)
+    r = pull(hub, tmp_path / "m", env={"SSL_CERT_FILE": str(tmp_path / "other")})
+    assert r.returncode == 1 and r.stderr.count(b"\n") == 1 and b"cert" in r.stderr.lower(), r.stderr
+    assert not hub.requests
+
+
+@needs_openssl
+def test_https_and_its_redirects_with_certificates_of_our_own(hub, tmp_path, certificate):
+    """From one HTTPS server to another the files come and the token does not; to plain HTTP nothing goes."""
+    make_secure(hub, certificate)
+    other, plain = Hub(), Hub()
+    other.files = plain.files = hub.files
+    make_secure(other, certificate)
+    path = "model-00001-of-00002.safetensors"
+    env = {"HF_TOKEN": "secret", "SSL_CERT_FILE": str(certificate)}
+    try:
+        hub.away = other.url
+        hub.plan = {"config.json": ["redirect"], path: ["redirect away", "redirect away"]}
+        other.plan[path] = ["cut"]
+        r = pull(hub, tmp_path / "m", env=env)
+        assert r.returncode == 0, r.stderr
+        assert_whole(tmp_path / "m", hub)
+        assert [p for p, _, _ in other.requests] == [f"/cdn/{path}"] * 2 and other.requests[1][1]  # gone on with
+        assert {a for _, _, a in other.requests} == {None} and {a for _, _, a in hub.requests} == {"Bearer secret"}
+        hub.away = plain.url
+        hub.plan = {path: ["redirect away"] * 20}
+        r = pull(hub, tmp_path / "n", env=env)
+        assert r.returncode == 1 and path.encode() in r.stderr and r.stderr.count(b"\n") == 1, r.stderr
+        assert not plain.requests and not (tmp_path / "n" / path).exists()
+    finally:
+        other.server.shutdown()
+        plain.server.shutdown()
+
+
+@needs_openssl
+def test_https_through_a_proxy(hub, tmp_path, certificate):
+    """The proxy is asked to connect, by name, and sees neither token nor path; the name's certificate is checked behind it."""
+    make_secure(hub, certificate)
+    proxy = Tunnel(hub.server.server_port)
+
+    class Nowhere:
+        url = "https://hub.invalid"
+    env = {"https_proxy": proxy.url, "HF_TOKEN": "secret", "SSL_CERT_FILE": str(certificate)}
+    r = pull(Nowhere, tmp_path / "m", env=env)
+    assert r.returncode == 0, r.stderr
+    assert_whole(tmp_path / "m", hub)
+    assert proxy.heads and all(h.startswith("CONNECT hub.invalid:443 HTTP/1.1\r\n") for h in proxy.heads)
+    assert not any("secret" in h or "uthorization" in h for h in proxy.heads)
+    assert {a for _, _, a in hub.requests} == {"Bearer secret"}
+    hub.requests.clear()
+
+    class Wrong:
+        url = "https://other.invalid"
+    r = pull(Wrong, tmp_path / "n", env=env)
+    assert r.returncode == 1 and b"certificate" in r.stderr and not hub.requests
+    proxy.status = b"403 Forbidden"
+    r = pull(Nowhere, tmp_path / "o", env=env, timeout=120)
+    assert r.returncode == 1 and r.stderr.count(b"\n") == 1 and not hub.requests, r.stderr
+    proxy.socket.close()
 
 
 def test_progress_with_speed_and_time_left(hub, tmp_path):
@@ -437,7 +560,7 @@ def test_pinned_hashes_count_more_than_the_hub(hub, tmp_path):
 @pytest.mark.parametrize("name", ["", "one", "a/b/c", "../x", "a/b@../c", "a b/c", "/a", "a/"])
 def test_a_bad_name_is_refused_before_anything_is_asked(hub, tmp_path, name):
     r = pull(hub, tmp_path / "m", name=name)
-    assert r.returncode == 1 and b"expected a name" in r.stderr
+    assert r.returncode == 2 and b"expected a name" in r.stderr and r.stderr.count(b"\n") == 1
     assert not hub.requests
 
 

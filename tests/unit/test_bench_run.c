@@ -67,13 +67,29 @@ static void two_steps_ahead_make_the_ids_of_one_at_a_time(void **state) {
     BenchRun r = run_open(f, f->plan);
     int32_t made[2 * STEPS], want[STEPS];
     assert_int_equal(bench_run_prefill(&r, CONTEXT, NULL), STATUS_OK);
-    assert_int_equal(bench_run_decode(&r, CONTEXT, STEPS, made, NULL), STATUS_OK);
+    assert_int_equal(bench_run_decode(&r, CONTEXT, STEPS, made, STEPS, NULL), STATUS_OK);
     for (int32_t seq = 0; seq < 2; seq++) {
         assert_int_equal(bench_run_prefill(&r, CONTEXT, NULL), STATUS_OK);
         by_hand(&r, seq, CONTEXT, STEPS, want);
         assert_memory_equal(made + seq * STEPS, want, sizeof want);
     }
     assert_memory_not_equal(made, made + STEPS, sizeof want);
+    bench_run_close(&r);
+}
+
+static void decoding_goes_on_where_it_stopped(void **state) {
+    Fixture *f = *state;
+    enum { STEPS = 7, FIRST = 3, CONTEXT = 150 };
+    BenchRun r = run_open(f, f->plan);
+    int32_t made[2 * STEPS], want[2 * STEPS];
+    assert_int_equal(bench_run_prefill(&r, CONTEXT, NULL), STATUS_OK);
+    assert_int_equal(bench_run_decode(&r, CONTEXT, STEPS, want, STEPS, NULL), STATUS_OK);
+    assert_int_equal(bench_run_prefill(&r, CONTEXT, NULL), STATUS_OK);
+    for (int32_t at = 0; at < STEPS; at += FIRST) {
+        int32_t n = at + FIRST < STEPS ? FIRST : STEPS - at;
+        assert_int_equal(bench_run_decode(&r, CONTEXT + at, n, made + at, STEPS, NULL), STATUS_OK);
+    }
+    assert_memory_equal(made, want, sizeof want);
     bench_run_close(&r);
 }
 
@@ -128,7 +144,7 @@ static void a_filled_context_holds_copies_of_what_was_read(void **state) {
     // The last row decodes behind it, on finite numbers.
     int32_t made[2 * 10];
     assert_int_equal(bench_run_fill(&r, CONTEXT, NULL), STATUS_OK);
-    assert_int_equal(bench_run_decode(&r, CONTEXT, 10, made, NULL), STATUS_OK);
+    assert_int_equal(bench_run_decode(&r, CONTEXT, 10, made, 10, NULL), STATUS_OK);
     for (int i = 0; i < 20; i++)
         assert_in_range(made[i], 0, r.config->vocab - 1);
     free(block);
@@ -156,7 +172,7 @@ static void the_whole_plan_can_be_used(void **state) {
             assert_int_equal(is_filled ? bench_run_fill(&r, contexts[i], NULL)
                                        : bench_run_prefill(&r, contexts[i], NULL),
                              STATUS_OK);
-            assert_int_equal(bench_run_decode(&r, contexts[i], 2, made, NULL), STATUS_OK);
+            assert_int_equal(bench_run_decode(&r, contexts[i], 2, made, 2, NULL), STATUS_OK);
         }
     }
     bench_run_close(&r);
@@ -194,6 +210,7 @@ static void memory_that_runs_out_is_told_and_given_back(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         WITH(two_steps_ahead_make_the_ids_of_one_at_a_time),
+        WITH(decoding_goes_on_where_it_stopped),
         WITH(sequences_have_prompts_of_their_own_number),
         WITH(a_filled_context_holds_copies_of_what_was_read),
         cmocka_unit_test(contexts_that_cannot_be_filled),
