@@ -69,11 +69,36 @@ int numa_nodes(uint64_t *out, const char *root) {
     return __builtin_popcountll(*out);
 }
 
+static bool node_cpus(NumaCpus *out, int node, const char *root) {
+    char path[PATH_BYTES];
+    snprintf(path, sizeof path, "%s/node/node%d/cpulist", root, node);
+    return numa_read_list(out, path);
+}
+
+uint64_t numa_own_nodes(const NumaCpus *allowed, const char *root) {
+    uint64_t nodes, own = 0;
+    numa_nodes(&nodes, root);
+    for (int node = 0; node < 64; node++) {
+        NumaCpus cpus;
+        if (!(nodes >> node & 1) || !node_cpus(&cpus, node, root))
+            continue;
+        for (int i = 0; i < NUMA_CPUS / 64; i++)
+            if (cpus.bits[i] & allowed->bits[i])
+                own |= (uint64_t)1 << node;
+    }
+    return own;
+}
+
 void numa_spread(void *p, size_t size, const char *root) {
-#if defined(__linux__) && defined(SYS_mbind)
-    enum { INTERLEAVE = 3 }; // MPOL_INTERLEAVE of linux/mempolicy.h
-    uint64_t nodes;
-    if (numa_nodes(&nodes, root) > 1 && size)
+#if defined(__linux__) && defined(SYS_mbind) && defined(SYS_get_mempolicy)
+    enum { DEFAULT = 0, INTERLEAVE = 3 }; // MPOL_... of linux/mempolicy.h
+    NumaCpus allowed;
+    int policy = DEFAULT;
+    if (!size || !numa_own_cpus(&allowed) ||
+        syscall(SYS_get_mempolicy, &policy, NULL, 0, NULL, 0) != 0 || policy != DEFAULT)
+        return;
+    uint64_t nodes = numa_own_nodes(&allowed, root);
+    if (__builtin_popcountll(nodes) > 1)
         (void)syscall(SYS_mbind, p, size, INTERLEAVE, &nodes, 8 * sizeof nodes + 1, 0);
 #else
     UNUSED(p);
@@ -95,19 +120,45 @@ static bool cpu_is_first(int cpu, const char *root) {
     return true;
 }
 
-bool numa_pick_cpus(int *out, int n, const NumaCpus *allowed, const char *root) {
-    int cpus[NUMA_CPUS], n_first = 0, n_all = 0;
-    for (int pass = 0; pass < 2; pass++) { // first of their cores, then the others
-        for (int cpu = 0; cpu < NUMA_CPUS; cpu++)
-            if (numa_has_cpu(allowed, cpu) && cpu_is_first(cpu, root) == (pass == 0))
-                cpus[n_all++] = cpu;
-        n_first = pass == 0 ? n_all : n_first;
+/* Adds those of `from` that are first of their core, or are not. */
+static int cpus_add(int *cpus, int n, const NumaCpus *from, bool is_first, const char *root) {
+    for (int cpu = 0; cpu < NUMA_CPUS; cpu++)
+        if (numa_has_cpu(from, cpu) && cpu_is_first(cpu, root) == is_first)
+            cpus[n++] = cpu;
+    return n;
+}
+
+/* All processors allowed: one of each core, then the others, both node by node (those of no node
+ * last). Returns how many; n_first: of the first kind. */
+static int cpus_list(int cpus[NUMA_CPUS], int *n_first, const NumaCpus *allowed, const char *root) {
+    int n = 0;
+    for (int pass = 0; pass < 2; pass++) {
+        NumaCpus left = *allowed;
+        for (int node = 0; node < 64; node++) {
+            NumaCpus mine;
+            if (!node_cpus(&mine, node, root))
+                continue;
+            for (int i = 0; i < NUMA_CPUS / 64; i++) {
+                mine.bits[i] &= left.bits[i];
+                left.bits[i] &= ~mine.bits[i];
+            }
+            n = cpus_add(cpus, n, &mine, pass == 0, root);
+        }
+        n = cpus_add(cpus, n, &left, pass == 0, root);
+        *n_first = pass == 0 ? n : *n_first;
     }
+    return n;
+}
+
+bool numa_pick_cpus(int *out, int n, const NumaCpus *allowed, const char *root) {
+    int cpus[NUMA_CPUS], n_first, n_all = cpus_list(cpus, &n_first, allowed, root);
     if (n > n_all)
         return false;
-    int from = n <= n_first ? n_first : n_all;
-    for (int i = 0; i < n; i++)
-        out[i] = cpus[(int64_t)i * from / n];
+    int firsts = n < n_first ? n : n_first, others = n - firsts;
+    for (int i = 0; i < firsts; i++)
+        out[i] = cpus[(int64_t)i * n_first / firsts];
+    for (int i = 0; i < others; i++)
+        out[firsts + i] = cpus[n_first + (int64_t)i * (n_all - n_first) / others];
     return true;
 }
 
@@ -138,11 +189,12 @@ void numa_pin(int cpu) {
 #endif
 }
 
-Status numa_wants_pins(bool *out, const char *mode, const NumaCpus *allowed, const char *root,
-                       Err *err) {
+Status numa_wants_pins(bool *out, const char *mode, int n, const NumaCpus *allowed,
+                       const char *root, Err *err) {
     char path[PATH_BYTES];
     uint64_t nodes;
     NumaCpus online;
+    int cpus[NUMA_CPUS], n_first;
     mode = mode && *mode ? mode : "auto";
     *out = strcmp(mode, "on") == 0;
     if (*out || strcmp(mode, "off") == 0)
@@ -151,7 +203,10 @@ Status numa_wants_pins(bool *out, const char *mode, const NumaCpus *allowed, con
         return err_set(err, STATUS_INVALID, "LILY_PIN: expected on, off or auto, found %.64s",
                        mode);
     snprintf(path, sizeof path, "%s/cpu/online", root);
-    *out = numa_nodes(&nodes, root) > 1 && numa_read_list(&online, path) &&
-           memcmp(&online, allowed, sizeof online) == 0;
+    if (numa_nodes(&nodes, root) < 2 || !numa_read_list(&online, path) ||
+        memcmp(&online, allowed, sizeof online) != 0)
+        return STATUS_OK;
+    cpus_list(cpus, &n_first, allowed, root);
+    *out = n >= n_first;
     return STATUS_OK;
 }

@@ -36,13 +36,17 @@ bool numa_read_list(NumaCpus *out, const char *path);
  * root  NUMA_ROOT, or a folder that looks like it */
 int numa_nodes(uint64_t *out, const char *root);
 
-/* Lets pages of [p, p + size) that nobody has touched yet come from all nodes in turn, so that
- * every thread reads all memories at once; nothing happens where there is one node. A hint: its
- * failure changes nothing. p: at a page's beginning. */
+/* Of those, the nodes that have a processor out of `allowed`; 0 where nothing is known. */
+uint64_t numa_own_nodes(const NumaCpus *allowed, const char *root);
+
+/* Lets pages of [p, p + size) that nobody has touched yet come in turn from all nodes whose
+ * processors this process may use, so that every thread reads all memories at once; nothing happens
+ * where that is one node, or where somebody gave this process a memory policy. A hint: its failure
+ * changes nothing. p: at a page's beginning. */
 void numa_spread(void *p, size_t size, const char *root);
 
-/* n processors out of those allowed, first one of each core, spread evenly over their numbers
- * (which rise from node to node); false when fewer are allowed. */
+/* n processors out of those allowed, one of each core before a second of any, spread evenly over
+ * the nodes; false when fewer are allowed. */
 bool numa_pick_cpus(int *out, int n, const NumaCpus *allowed, const char *root);
 
 /* Processors that this process may use; false where the system does not tell. */
@@ -52,12 +56,14 @@ void numa_pin(int cpu);
 
 /* Whether threads are to be pinned.
  *
- * mode     "on", "off", "auto", or NULL or "" for auto: where there are several nodes and this
- *          process may use every processor, so that nobody else was given a part of the machine
+ * mode     "on", "off", "auto", or NULL or "" for auto: where there are several nodes, this
+ *          process may use every processor and has a thread for each core, so that nobody else
+ *          works beside it
+ * n        threads
  * allowed  processors that this process may use
  *
  * Returns STATUS_INVALID for another mode, named as LILY_PIN. */
-NODISCARD Status numa_wants_pins(bool *out, const char *mode, const NumaCpus *allowed,
+NODISCARD Status numa_wants_pins(bool *out, const char *mode, int n, const NumaCpus *allowed,
                                  const char *root, Err *err);
 
 #endif

@@ -223,7 +223,7 @@ static Status pool_pin(Pool *pool, Err *err) {
         pool->members[i].cpu = -1;
     if (!numa_own_cpus(&allowed))
         return STATUS_OK;
-    TRY(numa_wants_pins(&is_wanted, getenv("LILY_PIN"), &allowed, NUMA_ROOT, err));
+    TRY(numa_wants_pins(&is_wanted, getenv("LILY_PIN"), pool->n_members, &allowed, NUMA_ROOT, err));
     int quota = is_wanted ? pool_own_quota() : 0;
     if (!is_wanted || (quota && quota < pool->n_members) ||
         !numa_pick_cpus(cpus, pool->n_members, &allowed, NUMA_ROOT))

@@ -284,7 +284,9 @@ static json_t *doctor_machine(const CliArgs *args) {
     doctor_cpu_field(cpu, sizeof cpu, "model name");
     doctor_features(features, sizeof features);
     if (numa_own_cpus(&allowed) &&
-        numa_wants_pins(&is_pinned, getenv("LILY_PIN"), &allowed, NUMA_ROOT, NULL) != STATUS_OK)
+        numa_wants_pins(&is_pinned, getenv("LILY_PIN"),
+                        args->threads ? (int)args->threads : pool_n_cpus(), &allowed, NUMA_ROOT,
+                        NULL) != STATUS_OK)
         is_pinned = false; // pool_open says what is wrong
     return json_pack("{s:s, s:s, s:o, s:i, s:i, s:b, s:f, s:I, s:I}", "cpu", cpu, "features",
                      features, "columns", doctor_columns(args), "cpus",

@@ -116,7 +116,7 @@ int main(int argc, char **argv) {
     Err err = {0};
     bool is_pinned;
     NumaCpus none = {{0}};
-    if (numa_wants_pins(&is_pinned, getenv("LILY_PIN"), &none, NUMA_ROOT, &err) != STATUS_OK)
+    if (numa_wants_pins(&is_pinned, getenv("LILY_PIN"), 1, &none, NUMA_ROOT, &err) != STATUS_OK)
         return ui_usage(verb->name, "%s", err.text);
     return verb->run(&args);
 }

@@ -555,7 +555,7 @@ void emu_run(dim3 grid, int block, size_t shared, const std::function<void()> &b
 
 extern "C" {
 /* The machine: cards, the driver's version (0: none), compute capability, free bytes of memory. */
-int emu_n_devices = 1, emu_driver = CUDART_VERSION, emu_compute = 90;
+int emu_n_devices = 1, emu_driver = CUDART_VERSION, emu_compute = 90, emu_shared = 227 << 10;
 size_t emu_memory = (size_t)4 << 30;
 
 cudaError_t cudaGetDeviceCount(int *n) {
@@ -577,7 +577,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int) {
     *value = attr == cudaDevAttrComputeCapabilityMajor         ? emu_compute / 10
              : attr == cudaDevAttrComputeCapabilityMinor       ? emu_compute % 10
              : attr == cudaDevAttrMultiProcessorCount          ? 4
-             : attr == cudaDevAttrMaxSharedMemoryPerBlockOptin ? 227 << 10
+             : attr == cudaDevAttrMaxSharedMemoryPerBlockOptin ? emu_shared
                                                                : 0;
     return cudaSuccess;
 }

@@ -263,14 +263,17 @@ static inline uint2 load_once(const uint2 *p) { return *p; }
 static inline void chain_wait() {}
 static inline void chain_next() {}
 struct CudaLaunch;
+extern "C" int emu_shared; // what a block may have
 template <typename... P, typename... A>
 static cudaError_t start(const CudaLaunch *, void (*kernel)(P...), dim3 grid, int block,
                          size_t shared, A... args) {
+    if (shared > (size_t)emu_shared)
+        return cudaErrorInvalidValue;
     emu_run(grid, block, shared, [=] { kernel(P(args)...); });
     return cudaSuccess;
 }
-template <typename... P> static cudaError_t allow_shared(void (*)(P...), size_t) {
-    return cudaSuccess;
+template <typename... P> static cudaError_t allow_shared(void (*)(P...), size_t bytes) {
+    return bytes > (size_t)emu_shared ? cudaErrorInvalidValue : cudaSuccess;
 }
 
 #endif

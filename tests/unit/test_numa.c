@@ -111,6 +111,8 @@ static void put_machine(const char *dir) {
     put(dir, "node/has_cpu", "0-1\n");
     put(dir, "node/has_memory", "0-1\n");
     put(dir, "cpu/online", "0-7\n");
+    put(dir, "node/node0/cpulist", "0-1,4-5\n");
+    put(dir, "node/node1/cpulist", "2-3,6-7\n");
     for (int i = 0; i < 8; i++) {
         char name[64], text[16];
         snprintf(name, sizeof name, "cpu/cpu%d/topology/thread_siblings_list", i);
@@ -151,9 +153,36 @@ static void test_processors_are_picked_core_by_core(void **state) {
         assert_int_equal(cpus[i], i);
 }
 
+/* Two nodes with processors in turn, as some firmware numbers them: 0, 2, 4, 6 and 1, 3, 5, 7; i
+ * and i + 4 are one core. */
+static void test_processors_of_all_nodes_are_picked_however_they_are_numbered(void **state) {
+    UNUSED(state);
+    char dir[] = "/tmp/lily-numa-XXXXXX";
+    int cpus[8];
+    assert_non_null(mkdtemp(dir));
+    put_machine(dir);
+    put(dir, "node/node0/cpulist", "0,2,4,6\n");
+    put(dir, "node/node1/cpulist", "1,3,5,7\n");
+    NumaCpus all = set_of(dir, "0-7"), even = set_of(dir, "0,2,4,6"), one = set_of(dir, "3");
+    assert_true(numa_pick_cpus(cpus, 2, &all, dir));
+    assert_int_equal(cpus[0] % 2 + cpus[1] % 2, 1);
+    for (int n = 5; n < 8; n++) { // every core before a second of any
+        uint32_t cores = 0;
+        assert_true(numa_pick_cpus(cpus, n, &all, dir));
+        for (int i = 0; i < n; i++)
+            cores |= 1u << cpus[i] % 4;
+        assert_int_equal(cores, 15);
+    }
+    assert_int_equal(numa_own_nodes(&all, dir), 3);
+    assert_int_equal(numa_own_nodes(&even, dir), 1);
+    assert_int_equal(numa_own_nodes(&one, dir), 2);
+    drop(dir);
+    assert_int_equal(numa_own_nodes(&all, dir), 0);
+}
+
 static bool wants(const char *mode, const NumaCpus *allowed, const char *root) {
     bool is_wanted = false;
-    assert_int_equal(numa_wants_pins(&is_wanted, mode, allowed, root, NULL), STATUS_OK);
+    assert_int_equal(numa_wants_pins(&is_wanted, mode, 4, allowed, root, NULL), STATUS_OK);
     return is_wanted;
 }
 
@@ -172,12 +201,14 @@ static void test_pins_are_wanted_on_several_nodes_that_are_all_ours(void **state
     assert_false(wants("off", &all, dir));
     assert_false(wants(NULL, &some, dir)); // somebody has the rest
     assert_true(wants("on", &some, dir));
+    assert_int_equal(numa_wants_pins(&is_wanted, "auto", 3, &all, dir, &err), STATUS_OK);
+    assert_false(is_wanted); // there is room for others
     put(dir, "node/has_memory", "0\n");
     assert_false(wants("auto", &all, dir));
     for (size_t i = 0; i < 4; i++) {
         const char *bad = ((const char *const[]){"onn", "yes", "ON", "1"})[i];
         err = (Err){0};
-        assert_int_equal(numa_wants_pins(&is_wanted, bad, &all, dir, &err), STATUS_INVALID);
+        assert_int_equal(numa_wants_pins(&is_wanted, bad, 4, &all, dir, &err), STATUS_INVALID);
         assert_non_null(strstr(err.text, "LILY_PIN"));
     }
     drop(dir);
@@ -249,6 +280,7 @@ int main(void) {
         cmocka_unit_test(test_lists),
         cmocka_unit_test(test_nodes_need_processors_and_memory),
         cmocka_unit_test(test_processors_are_picked_core_by_core),
+        cmocka_unit_test(test_processors_of_all_nodes_are_picked_however_they_are_numbered),
         cmocka_unit_test(test_pins_are_wanted_on_several_nodes_that_are_all_ours),
         cmocka_unit_test(test_spread_memory_holds_what_is_written),
         cmocka_unit_test(test_members_are_pinned_and_the_caller_is_not),

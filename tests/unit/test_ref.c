@@ -168,7 +168,9 @@ static void batch_is_bit_equal_to_single(void **state) {
         if (!want[i]) {
             BatchSeq part = oracle_part(&s, PHASE_PREFILL, 0, rows[i], WANT_LAST);
             BatchResult r;
-            oracle_step(&f->d, &(Batch){1, &part, rows[i], ids + begin[i], NULL}, &r);
+            oracle_step(
+                &f->d,
+                &(Batch){.n_seqs = 1, .seqs = &part, .n_rows = rows[i], .ids = ids + begin[i]}, &r);
             want[i] = oracle_alloc(v, sizeof(float));
             memcpy(want[i], r.logits, v * sizeof(float));
             s.pos += rows[i];
@@ -191,7 +193,7 @@ static void batch_is_bit_equal_to_single(void **state) {
             memcpy(ids + row, f->ids + 100 * i + begin[i], (size_t)rows[i] * sizeof *ids);
             row += rows[i];
         }
-        oracle_step(&f->d, &(Batch){N, parts, row, ids, NULL}, r);
+        oracle_step(&f->d, &(Batch){.n_seqs = N, .seqs = parts, .n_rows = row, .ids = ids}, r);
         for (int j = 0; j < N; j++) {
             int i = orders[o][j];
             size_t n;
@@ -245,7 +247,9 @@ static void snapshots_are_bit_equal_to_shorter_prefills(void **state) {
         int32_t ids[205];
         memcpy(ids, f->ids, 5 * sizeof *ids);
         memcpy(ids + 5, f->ids + begins[i], (size_t)parts[1].n_rows * sizeof *ids);
-        oracle_step(&f->d, &(Batch){2, parts, 5 + parts[1].n_rows, ids, NULL}, r);
+        oracle_step(&f->d,
+                    &(Batch){.n_seqs = 2, .seqs = parts, .n_rows = 5 + parts[1].n_rows, .ids = ids},
+                    r);
         for (int j = 0; j < 2; j++) {
             ORACLE_OK(backend_slot_save(f->d.b, snaps[j].slot, got, err));
             OracleSeq shorter = oracle_seq(3);
@@ -272,7 +276,7 @@ static void copied_slot_with_shared_blocks_is_bit_equal_to_live(void **state) {
                          oracle_part(&b, PHASE_PREFILL, 1, 3, WANT_LAST)};
     int32_t ids[4] = {5, 6, 7, 8};
     BatchResult r[2];
-    oracle_step(&f->d, &(Batch){2, parts, 4, ids, NULL}, r);
+    oracle_step(&f->d, &(Batch){.n_seqs = 2, .seqs = parts, .n_rows = 4, .ids = ids}, r);
     float *got[2];
     for (int i = 0; i < 2; i++) {
         got[i] = oracle_alloc(v, sizeof(float));
@@ -319,7 +323,8 @@ static void carried_ids_give_the_reference_continuation(void **state) {
     BatchResult r;
     parts[0] = oracle_part(&s, PHASE_PREFILL, 0, (int32_t)m, WANT_LAST);
     parts[0].sampler = 1; // never set: greedy
-    ORACLE_OK(backend_submit(d.b, &(Batch){1, &parts[0], (int32_t)m, ids, NULL}, err));
+    ORACLE_OK(backend_submit(
+        d.b, &(Batch){.n_seqs = 1, .seqs = &parts[0], .n_rows = (int32_t)m, .ids = ids}, err));
     s.pos = (int32_t)m;
     for (int i = 0; i < STEPS; i++, s.pos++) {
         int32_t none = -1; // not looked at
@@ -327,9 +332,12 @@ static void carried_ids_give_the_reference_continuation(void **state) {
         *p = oracle_part(&s, PHASE_DECODE, 0, 1, WANT_LAST);
         p->sampler = 1;
         p->carry = 0;
-        ORACLE_OK(backend_submit(d.b, &(Batch){1, p, 1, &none, NULL}, err));
+        ORACLE_OK(
+            backend_submit(d.b, &(Batch){.n_seqs = 1, .seqs = p, .n_rows = 1, .ids = &none}, err));
         Err third = {0};
-        assert_int_equal(backend_submit(d.b, &(Batch){1, p, 1, &none, NULL}, &third),
+        assert_int_equal(backend_submit(d.b,
+                                        &(Batch){.n_seqs = 1, .seqs = p, .n_rows = 1, .ids = &none},
+                                        &third),
                          STATUS_INVALID);
         ORACLE_OK(backend_wait(d.b, &r, err));
         assert_int_equal(r.sample.id, want[i]);
@@ -361,7 +369,7 @@ static void sampled_ids_depend_on_seed_and_position_alone(void **state) {
         BatchResult r;
         part.sampler = 0;
         part.allowed = even;
-        oracle_step(&f->d, &(Batch){1, &part, 1, &id, NULL}, &r);
+        oracle_step(&f->d, &(Batch){.n_seqs = 1, .seqs = &part, .n_rows = 1, .ids = &id}, &r);
         assert_null(r.logits);
         assert_int_equal(r.sample.n_top, 3);
         alone[i] = id = r.sample.id;
@@ -381,7 +389,7 @@ static void sampled_ids_depend_on_seed_and_position_alone(void **state) {
         parts[0].sampler = 3;
         parts[1].sampler = 2;
         parts[1].allowed = even;
-        oracle_step(&f->d, &(Batch){2, parts, 2, ids, NULL}, r);
+        oracle_step(&f->d, &(Batch){.n_seqs = 2, .seqs = parts, .n_rows = 2, .ids = ids}, r);
         assert_int_equal(r[1].sample.id, alone[i]);
         ids[0] = r[0].sample.id;
         ids[1] = r[1].sample.id;
@@ -404,7 +412,7 @@ static void logits_come_for_the_rows_that_want_them(void **state) {
     for (int i = 0; i < 3; i++)
         memcpy(ids + 20 * i, f->ids, 20 * sizeof *ids);
     BatchResult r[3];
-    oracle_step(&f->d, &(Batch){3, parts, 60, ids, NULL}, r);
+    oracle_step(&f->d, &(Batch){.n_seqs = 3, .seqs = parts, .n_rows = 60, .ids = ids}, r);
     assert_same(r[0].logits, want + 19 * v, v);
     assert_null(r[1].logits);
     assert_same(r[2].logits, want, 20 * v);
@@ -455,7 +463,8 @@ static void c4_a_bad_state_is_named_and_leaves_nothing_behind(void **state) {
     parts[0].sampler = 0;
     int32_t ids[2] = {3, 3};
     BatchResult r[2];
-    ORACLE_OK(backend_submit(f->d.b, &(Batch){2, parts, 2, ids, NULL}, err));
+    ORACLE_OK(
+        backend_submit(f->d.b, &(Batch){.n_seqs = 2, .seqs = parts, .n_rows = 2, .ids = ids}, err));
     ORACLE_OK(backend_wait(f->d.b, r, err));
     assert_int_equal(r[0].bad_layer, 0);
     assert_int_equal(r[0].bad_pos, 12);
@@ -483,7 +492,8 @@ static void a_bad_kv_block_is_named_with_layer_and_first_row(void **state) {
     ORACLE_OK(backend_block_restore(f->d.b, s.blocks[0], nan_bytes, err));
     BatchSeq part = oracle_part(&s, PHASE_PREFILL, 0, 5, WANT_ALL);
     BatchResult r;
-    ORACLE_OK(backend_submit(f->d.b, &(Batch){1, &part, 5, f->ids + 64, NULL}, err));
+    ORACLE_OK(backend_submit(
+        f->d.b, &(Batch){.n_seqs = 1, .seqs = &part, .n_rows = 5, .ids = f->ids + 64}, err));
     ORACLE_OK(backend_wait(f->d.b, &r, err));
     assert_int_equal(r.bad_layer, 3); // the first attention layer
     assert_int_equal(r.bad_pos, 64);
@@ -517,7 +527,7 @@ static void a_step_allocates_nothing(void **state) {
         BatchResult r;
         part.sampler = 0;
         int64_t before = mem_count();
-        oracle_step(&f->d, &(Batch){1, &part, 1, f->ids, NULL}, &r);
+        oracle_step(&f->d, &(Batch){.n_seqs = 1, .seqs = &part, .n_rows = 1, .ids = f->ids}, &r);
         assert_int_equal(mem_count(), before);
         s.pos++;
     }
@@ -578,7 +588,9 @@ static void a_tap_without_memory_fails_and_leaves_the_backend_usable(void **stat
     BatchSeq part = oracle_part(&s, PHASE_PREFILL, 0, 5, WANT_LAST);
     Err err = {0};
     mem_fail_after(0);
-    Status status = backend_submit(f->d.b, &(Batch){1, &part, 5, f->ids, &tap}, &err);
+    Status status = backend_submit(
+        f->d.b, &(Batch){.n_seqs = 1, .seqs = &part, .n_rows = 5, .ids = f->ids, .tap = &tap},
+        &err);
     mem_fail_after(-1);
     assert_int_equal(status, STATUS_MEMORY);
     assert_int_equal(backend_wait(f->d.b, &(BatchResult){0}, NULL), STATUS_INVALID);

@@ -83,6 +83,8 @@ static Status device_choose(Cuda *c, Err *err) {
                     "making a stream", err));
     // The sm90a column on the cards that it is made for, unless it is masked (n_sm90 is 0).
     c->n_sm90 = c->n_sm90 && cuda_card_has_sm90a(&c->card) ? c->card.n_sm : 0;
+    // Code for compute 8.0 does not wait for the kernel ahead, so it must not start early.
+    c->is_chained = c->is_chained && cuda_card_has_sm90a(&c->card);
     cuda_card_text(&c->card, c->n_sm90 > 0, c->text, sizeof c->text);
     return STATUS_OK;
 }

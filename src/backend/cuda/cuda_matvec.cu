@@ -174,21 +174,20 @@ enum {
     TEAMS_BLOCKS = 264, // row blocks from which on all multiprocessors still have work
 };
 
-/* A fused product of rows up to 2048 long, for a wide matrix: a block takes TEAMS row blocks, a
- * team of warps each, and the first team makes the digits for all. */
-template <int BITS>
+/* A fused product of rows up to 2048 long, for a wide matrix of 4 bits: a block takes TEAMS row
+ * blocks, a team of warps each, and the first team makes the digits for all. */
 __global__ void __launch_bounds__(32 * TEAMS * TEAM_WARPS, 2) teams_kernel(CudaMatvec a) {
     DYN_SHARED(unsigned char, base);
     int warps = (int)blockDim.x / 32, slices = warps / TEAMS;
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     int team = warp / slices, slice = warp % slices;
-    Shared s = shared_at<BITS>(base, warps, 1, true, 1);
-    WarpTiles<BITS> &tiles = reinterpret_cast<WarpTiles<BITS> *>(base)[warp];
+    Shared s = shared_at<4>(base, warps, 1, true, 1);
+    WarpTiles<4> &tiles = reinterpret_cast<WarpTiles<4> *>(base)[warp];
     int32_t groups = a.w.k / CUDA_GROUP, first = slice * CUDA_WARP_TILES;
     int32_t block0 = (int32_t)blockIdx.x * TEAMS, n_blocks = (a.w.n + 15) / 16;
     bool is_there = block0 + team < n_blocks;
     if (is_there)
-        tiles_fetch<BITS>(tiles, a.w, block0 + team, first, lane);
+        tiles_fetch<4>(tiles, a.w, block0 + team, first, lane);
     chain_wait();
     chain_next();
     if (team == 0) {
@@ -200,7 +199,7 @@ __global__ void __launch_bounds__(32 * TEAMS * TEAM_WARPS, 2) teams_kernel(CudaM
     __syncthreads();
     float acc[2] = {0.0f, 0.0f};
     if (is_there)
-        product_shared<BITS>(acc, tiles, groups - first, &s.digits[slice], lane);
+        product_shared<4>(acc, tiles, groups - first, &s.digits[slice], lane);
     part_store(s.part + warp * 64, acc, lane);
     __syncthreads();
     team = (int)threadIdx.x / 16;
@@ -212,11 +211,11 @@ __global__ void __launch_bounds__(32 * TEAMS * TEAM_WARPS, 2) teams_kernel(CudaM
     output_store(a, sum * squares_factor(s.squares, slices, a.w.k, a.src.eps), 0, n);
 }
 
-template <int BITS> static cudaError_t teams_start(const CudaLaunch *l, const CudaMatvec *a) {
+static cudaError_t teams_start(const CudaLaunch *l, const CudaMatvec *a) {
     int slices = row_warps(a->w.k);
     unsigned blocks = (unsigned)(a->w.n + 16 * TEAMS - 1) / (16 * TEAMS);
-    return start(l, teams_kernel<BITS>, dim3(blocks), 32 * TEAMS * slices,
-                 shared_bytes<BITS>(TEAMS * slices, 1, true, 1), *a);
+    return start(l, teams_kernel, dim3(blocks), 32 * TEAMS * slices,
+                 shared_bytes<4>(TEAMS * slices, 1, true, 1), *a);
 }
 
 template <int BITS, int NT, bool FUSED, int WARPS>
@@ -246,8 +245,8 @@ template <int BITS> static cudaError_t matvec_start(const CudaLaunch *l, const C
         blocks = 528;
         buffers = 2;
     }
-    if (a->src.x && buffers == 1 && warps <= TEAM_WARPS && blocks >= TEAMS_BLOCKS)
-        return teams_start<BITS>(l, a);
+    if (BITS == 4 && a->src.x && buffers == 1 && warps <= TEAM_WARPS && blocks >= TEAMS_BLOCKS)
+        return teams_start(l, a);
     if (warps <= 4)
         return matvec_rows<BITS, 4>(l, a, blocks, warps, buffers);
     if (warps <= 8)
@@ -665,8 +664,7 @@ cudaError_t cuda_matvec_init(int max_shared) {
     CUDA_TRY((matvec_allow<8, 4>(limit)));
     CUDA_TRY((matvec_allow<8, 8>(limit)));
     CUDA_TRY((matvec_allow<8, 16>(limit)));
-    CUDA_TRY((allow_shared(teams_kernel<4>, shared_bytes<4>(TEAMS * TEAM_WARPS, 1, true, 1))));
-    CUDA_TRY((allow_shared(teams_kernel<8>, shared_bytes<8>(TEAMS * TEAM_WARPS, 1, true, 1))));
+    CUDA_TRY(allow_shared(teams_kernel, shared_bytes<4>(TEAMS * TEAM_WARPS, 1, true, 1)));
     size_t router = shared_bytes<8>(8, 8, true, 1), experts = shared_bytes<4>(16, 1, true, 1);
     CUDA_TRY((allow_shared(router_kernel<1, true>, router)));
     CUDA_TRY((allow_shared(router_kernel<1, false>, router)));
