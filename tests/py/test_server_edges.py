@@ -413,18 +413,18 @@ def test_the_cache_is_shared_within_one_key_alone(tmp_path):
             assert hits == [False, True, wanted, True]
 
 
-def refused(*args, **kwargs):
+def refused(*args, status=1, **kwargs):
     done = subprocess.run([LILY, "serve", "-m", MICRO, "--port", "0", *map(str, args)], capture_output=True, text=True,
                           timeout=30 * SLOW, cwd=ROOT, **kwargs)
-    assert done.returncode == 1 and done.stdout == ""
-    last = done.stderr.strip().split("\n")[-1]
-    assert last.startswith("lily serve: ")
-    return last
+    assert done.returncode == status and done.stdout == ""
+    line = done.stderr.strip().split("\n")[0 if status == 2 else -1]  # behind wrong usage stands where help is
+    assert line.startswith("lily serve: ")
+    return line
 
 
 def test_wrong_options_are_refused_in_one_line(tmp_path):
     assert "--api-keys" in refused("--host", "0.0.0.0")
-    assert "--tls-key" in refused("--tls-cert", "x.pem")
+    assert "--tls-key" in refused("--tls-cert", "x.pem", status=2)
     (tmp_path / "empty").write_text("# none\n")
     assert "empty" in refused("--api-keys", tmp_path / "empty")
     assert "missing" in refused("--api-keys", tmp_path / "missing")
