@@ -13,6 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 // Test switches, not program state: which allocation is to fail, and how many there were.
 static _Atomic int64_t mem_left_before_fail = -1;
@@ -28,6 +31,12 @@ static bool mem_must_fail(void) {
 void mem_fail_after(int64_t after) { atomic_store(&mem_left_before_fail, after); }
 
 int64_t mem_count(void) { return atomic_load(&mem_n_calls); }
+
+void mem_share_heap(void) {
+#ifdef __GLIBC__
+    mallopt(M_ARENA_MAX, 1);
+#endif
+}
 
 void *mem_alloc(size_t size) { return mem_must_fail() ? NULL : malloc(size ? size : 1); }
 

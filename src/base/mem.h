@@ -22,6 +22,11 @@ void mem_free(void *p);
 /* `size` bytes at a 64-byte boundary, not initialised; freed by mem_free. */
 void *mem_alloc_aligned(size_t size);
 
+/* All threads take from one heap. For programs with many threads that hold little each, before the
+ * first of them: with a heap for every few, as the C library would have it, what is free in one is
+ * of no use to another. */
+void mem_share_heap(void);
+
 /* A copy of len bytes with a NUL behind them. */
 char *mem_strdup(const char *s, size_t len);
 

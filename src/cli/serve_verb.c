@@ -3,6 +3,7 @@
  *
  * Owns:     nothing past the run.  Thread: main. */
 #define _POSIX_C_SOURCE 200809L // gmtime_r
+#include "base/mem.h"
 #include "cli/model.h"
 #include "cli/ui.h"
 #include "cli/verbs.h"
@@ -31,6 +32,7 @@ static void serve_log(void *ctx, LogLevel level, const char *line) {
 
 int verb_serve(const CliArgs *args) {
     Err err = {0};
+    mem_share_heap();
     if (!args->tls_cert != !args->tls_key)
         return ui_usage("serve", "--tls-cert and --tls-key go together");
     if (args->unix_path && args->tls_cert)
