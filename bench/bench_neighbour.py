@@ -70,6 +70,15 @@ def answer(program, url, tokens, server, neighbour):
     return json.loads(done.stdout)["results"][0]["stream_tok_s"]["median"], used[1] / wall if neighbour else 0.0, others
 
 
+def some_answer(*args):
+    """The same of an answer with a speed: one that ends with its first token has none."""
+    for _ in range(20):
+        found = answer(*args)
+        if found[0] > 0:
+            return found
+    sys.exit("bench_neighbour.py: every answer ended with its first token")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", default=str(ROOT / "build/lily"))
@@ -87,7 +96,7 @@ def main():
             for is_busy in ((False, True), (True, False))[turn % 2]:
                 neighbour = subprocess.Popen([sys.executable, "-c", "while True: pass"]) if is_busy else None
                 try:
-                    line[is_busy] = answer(program, url, options.tokens, pid, neighbour and neighbour.pid)
+                    line[is_busy] = some_answer(program, url, options.tokens, pid, neighbour and neighbour.pid)
                 finally:
                     if neighbour:
                         neighbour.kill()
