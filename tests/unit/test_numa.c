@@ -9,29 +9,12 @@
 #include "base/mem.h"
 #include "base/numa.h"
 #include "base/pool.h"
-#include "unit.h"
+#include "made_folder.h"
 
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-/* A file of a machine's folder. */
-static void put(const char *dir, const char *name, const char *text) {
-    char path[256], command[300];
-    snprintf(path, sizeof path, "%s/%s", dir, name);
-    snprintf(command, sizeof command, "mkdir -p $(dirname %s)", path);
-    assert_int_equal(system(command), 0);
-    FILE *f = fopen(path, "w");
-    assert_non_null(f);
-    assert_true(fputs(text, f) >= 0 && fclose(f) == 0);
-}
-
-static void drop(const char *dir) {
-    char command[300];
-    snprintf(command, sizeof command, "rm -r %s", dir);
-    assert_int_equal(system(command), 0);
-}
 
 /* The set of a text such as "0-3,8". */
 static NumaCpus set_of(const char *dir, const char *text) {

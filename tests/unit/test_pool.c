@@ -8,7 +8,7 @@
 #include "base/limits.h"
 #include "base/mem.h"
 #include "base/pool.h"
-#include "unit.h"
+#include "made_folder.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -94,17 +94,6 @@ static void test_bad_counts_and_failed_allocations(void **state) {
     pool_close(NULL);
 }
 
-/* A file of a false control group. */
-static void put(const char *dir, const char *name, const char *text) {
-    char path[256], command[300];
-    snprintf(path, sizeof path, "%s/%s", dir, name);
-    snprintf(command, sizeof command, "mkdir -p $(dirname %s)", path);
-    assert_int_equal(system(command), 0);
-    FILE *f = fopen(path, "w");
-    assert_non_null(f);
-    assert_true(fputs(text, f) >= 0 && fclose(f) == 0);
-}
-
 static void test_a_quota_of_the_control_group_counts(void **state) {
     UNUSED(state);
     char dir[] = "/tmp/lily-pool-XXXXXX";
@@ -148,9 +137,7 @@ static void test_a_quota_of_the_control_group_counts(void **state) {
     assert_int_equal(pool_quota(dir, "/g"), 0);
     put(dir, "cpu/g/cpu.cfs_quota_us", ""); // and one that is empty
     assert_int_equal(pool_quota(dir, "/g"), 0);
-    char command[64];
-    snprintf(command, sizeof command, "rm -r %s", dir);
-    assert_int_equal(system(command), 0);
+    drop(dir);
     assert_true(pool_n_cpus() >= 1);
 }
 

@@ -243,28 +243,27 @@ static void matmul_tiles(Block *b, const void *const *x, int32_t m, int bits) {
     tile_release();
 }
 
+static void matmul_amx(float *const *y, const uint8_t *w, int32_t n_groups, int32_t n_strips,
+                       const void *const *x, int32_t m, const uint8_t *next, int bits) {
+    if (m < LEAST_ROWS) {
+        MatmulKernels few;
+        matmul_avx512_init(&few);
+        MatmulFn fn = bits == 4 ? few.prefill_q4 : few.prefill_q8;
+        fn(y, w, n_groups, n_strips, x, m, next);
+        return;
+    }
+    Block b = {.y = y, .w = w, .next = next, .n_groups = n_groups, .n_strips = n_strips};
+    matmul_tiles(&b, x, m, bits);
+}
+
 static void matmul_amx_q4(float *const *y, const uint8_t *w, int32_t n_groups, int32_t n_strips,
                           const void *const *x, int32_t m, const uint8_t *next) {
-    MatmulKernels few;
-    matmul_avx512_init(&few);
-    if (m < LEAST_ROWS)
-        few.prefill_q4(y, w, n_groups, n_strips, x, m, next);
-    else
-        matmul_tiles(
-            &(Block){.y = y, .w = w, .next = next, .n_groups = n_groups, .n_strips = n_strips}, x,
-            m, 4);
+    matmul_amx(y, w, n_groups, n_strips, x, m, next, 4);
 }
 
 static void matmul_amx_q8(float *const *y, const uint8_t *w, int32_t n_groups, int32_t n_strips,
                           const void *const *x, int32_t m, const uint8_t *next) {
-    MatmulKernels few;
-    matmul_avx512_init(&few);
-    if (m < LEAST_ROWS)
-        few.prefill_q8(y, w, n_groups, n_strips, x, m, next);
-    else
-        matmul_tiles(
-            &(Block){.y = y, .w = w, .next = next, .n_groups = n_groups, .n_strips = n_strips}, x,
-            m, 8);
+    matmul_amx(y, w, n_groups, n_strips, x, m, next, 8);
 }
 
 void matmul_amx_init(MatmulKernels *t) {
