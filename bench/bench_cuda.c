@@ -169,6 +169,25 @@ static void decode_row(const Bench *t, int32_t m, int32_t context, int32_t steps
     print_row(what, v, rounds, "tok/s");
 }
 
+/* Decoding by chance: behind the cuts that the model's makers recommend, and without any. */
+static void drawn_rows(const Bench *t) {
+    const struct {
+        const char *name;
+        SampleParams params;
+    } kinds[] = {
+        {"temperature 0.7, k 20, p 0.95", {.temperature = 0.7f, .top_k = 20, .top_p = 0.95f}},
+        {"temperature 1", {.temperature = 1}}};
+    for (size_t k = 0; k < COUNT_OF(kinds); k++) {
+        printf("%s:\n", kinds[k].name);
+        for (int32_t i = 0; i < MAX_SEQS; i++)
+            MUST(backend_sampler_set(t->b, i, &kinds[k].params, NULL, 0, 0, err));
+        decode_row(t, 1, 4096, 64, 3);
+        decode_row(t, MAX_SEQS, 4096, 16, 3);
+    }
+    for (int32_t i = 0; i < MAX_SEQS; i++)
+        MUST(backend_sampler_set(t->b, i, &(SampleParams){0}, NULL, 0, 0, err));
+}
+
 static void prefill_row(const Bench *t, int32_t n, int rounds) {
     double v[MAX_ROUNDS];
     char what[48];
@@ -430,6 +449,7 @@ int main(int argc, char **argv) {
         for (int32_t m = 2; m <= MAX_SEQS; m *= 4)
             decode_row(&t, m, 4096, 32, 3);
         decode_row(&t, MAX_SEQS, 4096, 32, 3);
+        drawn_rows(&t);
         prefill_row(&t, 512, 5);
         prefill_row(&t, 4096, 5);
         prefill_row(&t, 32768, 3);

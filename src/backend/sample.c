@@ -4,9 +4,10 @@
  *
  * Path:     CPU backends call sampler_next behind their output head.
  * Owns:     a Sampler owns its counts and its work values.  Thread: the backend's.
- * Not here: the definition of each step (sample.h). */
+ * Not here: the definition of each step (sample.h), its arithmetic (sample_math.h). */
 #include "backend/sample.h"
 
+#include "backend/sample_math.h"
 #include "base/bf16.h"
 #include "base/mem.h"
 #include "base/rng.h"
@@ -27,8 +28,9 @@ struct Sampler {
     SampleParams params; // bias points into `bias`
     LogitBias *bias;     // [LIMIT_LOGIT_BIAS]
     uint32_t *counts;    // [V]
-    float *values;       // [V] first logits as changed, then probabilities; dropped ids -inf or 0
-    double *weights;     // [DIGITS] of one selection
+    float *values;       // [V] logits as changed; dropped ids -inf
+    float *chances;      // [V] probabilities relative to the largest
+    uint64_t *masses;    // [DIGITS] of one selection
 };
 
 /* The bits of x such that unsigned order is the order of the values. */
@@ -38,8 +40,8 @@ static uint32_t order_of(float x) {
 }
 
 uint64_t sampler_bytes(int32_t vocab) {
-    return sizeof(Sampler) + (uint64_t)vocab * (sizeof(uint32_t) + sizeof(float)) +
-           LIMIT_LOGIT_BIAS * sizeof(LogitBias) + DIGITS * sizeof(double);
+    return sizeof(Sampler) + (uint64_t)vocab * (sizeof(uint32_t) + 2 * sizeof(float)) +
+           LIMIT_LOGIT_BIAS * sizeof(LogitBias) + DIGITS * sizeof(uint64_t);
 }
 
 void sampler_close(Sampler *s) {
@@ -48,7 +50,8 @@ void sampler_close(Sampler *s) {
     mem_free(s->bias);
     mem_free(s->counts);
     mem_free(s->values);
-    mem_free(s->weights);
+    mem_free(s->chances);
+    mem_free(s->masses);
     mem_free(s);
 }
 
@@ -60,9 +63,10 @@ Status sampler_open(Sampler **out, int32_t vocab, Err *err) {
         s->bias = mem_zalloc(LIMIT_LOGIT_BIAS, sizeof *s->bias);
         s->counts = mem_zalloc((size_t)vocab, sizeof *s->counts);
         s->values = mem_zalloc((size_t)vocab, sizeof *s->values);
-        s->weights = mem_zalloc(DIGITS, sizeof *s->weights);
+        s->chances = mem_zalloc((size_t)vocab, sizeof *s->chances);
+        s->masses = mem_zalloc(DIGITS, sizeof *s->masses);
     }
-    if (!s || !s->bias || !s->counts || !s->values || !s->weights) {
+    if (!s || !s->bias || !s->counts || !s->values || !s->chances || !s->masses) {
         sampler_close(s);
         return err_memory(err, "sampler", (size_t)sampler_bytes(vocab));
     }
@@ -122,6 +126,8 @@ Status sampler_set(Sampler *s, const SampleParams *params, const int32_t *ids, i
     return STATUS_OK;
 }
 
+const uint32_t *sampler_counts(const Sampler *s) { return s->counts; }
+
 /* A double as a float; beyond the floats the largest one, so that only "forbidden" is infinite. */
 static float to_finite(double x) {
     return x > (double)FLT_MAX ? FLT_MAX : x < -(double)FLT_MAX ? -FLT_MAX : (float)x;
@@ -163,32 +169,40 @@ static int32_t argmax(const float *values, int32_t n) {
     return values[best] == -INFINITY ? -1 : best;
 }
 
-/* Keeps the greatest values (equal ones by ascending id) until their mass reaches `need` > 0, all
- * when it never does, and sets the others to `dropped`. The mass of an id is 1, or its value where
- * by_value. The threshold is found digit by digit from histograms of the values' order. */
-static void keep_greatest(Sampler *s, double need, bool by_value, float dropped) {
+/* What id i counts in a selection: 1, or its mass. */
+static uint64_t mass_of(const Sampler *s, int32_t i, bool by_mass) {
+    return by_mass ? sample_mass(s->chances[i]) : 1;
+}
+
+/* Drops all but the greatest values (equal ones by ascending id) whose counts or masses reach
+ * `need` > 0; none when they never do. The threshold is found digit by digit from histograms of the
+ * values' order. */
+static void keep_greatest(Sampler *s, uint64_t need, bool by_mass) {
     uint32_t at = 0; // the leading digits of the threshold
     int shift = 32;
     while (shift > 0) {
         int bits = shift < DIGIT_BITS ? shift : DIGIT_BITS, above = shift;
         shift -= bits;
-        memset(s->weights, 0, DIGITS * sizeof *s->weights);
+        memset(s->masses, 0, DIGITS * sizeof *s->masses);
         for (int32_t i = 0; i < s->vocab; i++) {
             uint32_t o = order_of(s->values[i]);
             if (s->values[i] != -INFINITY && (above == 32 || o >> above == at))
-                s->weights[o >> shift & ((1u << bits) - 1)] += by_value ? (double)s->values[i] : 1;
+                s->masses[o >> shift & ((1u << bits) - 1)] += mass_of(s, i, by_mass);
         }
         uint32_t digit = (1u << bits) - 1;
-        for (; digit > 0 && s->weights[digit] < need; digit--)
-            need -= s->weights[digit];
+        for (; digit > 0 && s->masses[digit] < need; digit--)
+            need -= s->masses[digit];
         at = at << bits | digit;
     }
     for (int32_t i = 0; i < s->vocab; i++) {
         uint32_t o = order_of(s->values[i]);
-        if (o < at || (o == at && need <= 0))
-            s->values[i] = dropped;
-        else if (o == at)
-            need -= by_value ? (double)s->values[i] : 1;
+        if (o == at && need > 0) {
+            uint64_t mass = mass_of(s, i, by_mass);
+            need -= mass < need ? mass : need;
+        } else if (o <= at) {
+            s->values[i] = -INFINITY;
+            s->chances[i] = 0;
+        }
     }
 }
 
@@ -197,29 +211,27 @@ static void keep_greatest(Sampler *s, double need, bool by_value, float dropped)
 static int32_t draw(Sampler *s, int32_t best, int32_t pos) {
     const SampleParams *p = &s->params;
     if (p->top_k > 0 && p->top_k < s->vocab)
-        keep_greatest(s, p->top_k, false, -INFINITY);
-    double max = (double)s->values[best], total = 0, sum = 0;
+        keep_greatest(s, (uint64_t)p->top_k, false);
+    float max = s->values[best], inverse = 1.0f / p->temperature;
+    uint64_t all = 0, sum = 0;
     for (int32_t i = 0; i < s->vocab; i++) {
-        s->values[i] = (float)exp(((double)s->values[i] - max) / (double)p->temperature);
-        total += (double)s->values[i];
+        s->chances[i] = sample_chance(s->values[i], max, inverse);
+        all += sample_mass(s->chances[i]);
     }
     if (p->top_p > 0 && p->top_p < 1)
-        keep_greatest(s, (double)p->top_p * total, true, 0);
-    total = 0;
-    for (int32_t i = 0; i < s->vocab; i++) {
-        if (s->values[i] < p->min_p) // the greatest is 1
-            s->values[i] = 0;
-        total += (double)s->values[i];
-    }
-    double target = rng_unit_f64(p->seed, (uint64_t)(uint32_t)pos) * total;
-    int32_t id = best;
+        keep_greatest(s, sample_need(p->top_p, all), true);
+    all = 0;
     for (int32_t i = 0; i < s->vocab; i++)
-        if (s->values[i] > 0) {
-            id = i; // the last one where rounding keeps the sum from passing the target
-            sum += (double)s->values[i];
-            if (sum > target)
-                break;
-        }
+        if (s->chances[i] >= p->min_p) // the greatest is 1
+            all += sample_mass(s->chances[i]);
+    uint64_t target = sample_target(rng_u64(p->seed, (uint64_t)(uint32_t)pos), all);
+    int32_t id = 0;
+    for (; id < s->vocab - 1; id++) { // the sum passes the target, which is below all
+        if (s->chances[id] >= p->min_p)
+            sum += sample_mass(s->chances[id]);
+        if (sum > target)
+            break;
+    }
     return id;
 }
 

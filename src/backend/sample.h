@@ -27,12 +27,13 @@ typedef struct LogitBias {
  *    counted;
  * 5. temperature 0: the lowest id among the maxima. Otherwise
  * 6. top_k: the k largest, equal ones by ascending id; more than V: all;
- * 7. p = exp((x - max) / temperature), as float;
- * 8. top_p: of what top_k left, the most probable ids (equal ones by ascending id) until their sum
- *    reaches top_p times the sum of all;
+ * 7. p = exp((x - max) / temperature) as sample_chance gives it, and its mass: p in whole units of
+ * 2^-40. All sums are of masses, so they are exact and have no order;
+ * 8. top_p: of what top_k left, the largest (equal ones by ascending id) until their sum reaches
+ * top_p times the sum of all;
  * 9. min_p: ids with p < min_p fall (the largest p is 1);
- * 10. u = rng_unit_f64(seed, pos); the first id, ascending, at which the running sum of what is
- * left passes u times the whole sum. {0} is greedy with nothing masked. */
+ * 10. the first id, ascending, at which the running sum of what is left passes
+ * floor(rng_u64(seed, pos) / 2^64 * the whole sum). {0} is greedy with nothing masked. */
 typedef struct SampleParams {
     float temperature; // 0..100; 0: greedy; else logits are divided by it
     int32_t top_k;     // >= 0: keep the k largest; 0: all
@@ -75,6 +76,10 @@ uint64_t sampler_bytes(int32_t vocab);
  * then unchanged. Allocates nothing. */
 NODISCARD Status sampler_set(Sampler *s, const SampleParams *params, const int32_t *ids,
                              int32_t n_prompt, int32_t n_generated, Err *err);
+
+/* What it counts of each id [V]: times generated, bit 31: in the prompt. Valid until the next call.
+ */
+const uint32_t *sampler_counts(const Sampler *s);
 
 /* Chooses the id of position `pos` (the position that the id will take) and counts it.
  * logits [V] finite; allowed [div_up(V, 32)] bits or NULL. Allocates nothing. O(V). */

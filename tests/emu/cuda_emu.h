@@ -157,6 +157,11 @@ static inline int atomicAdd(int *p, int v) {
     *p = old + v;
     return old;
 }
+static inline unsigned long long atomicAdd(unsigned long long *p, unsigned long long v) {
+    unsigned long long old = *p;
+    *p = old + v;
+    return old;
+}
 static inline uint32_t atomicOr(uint32_t *p, uint32_t v) {
     uint32_t old = *p;
     *p = old | v;

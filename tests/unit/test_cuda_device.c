@@ -7,6 +7,7 @@
 #include "cuda_delta_checks.h"
 #include "cuda_experts_checks.h"
 #include "cuda_matvec_checks.h"
+#include "cuda_sample_checks.h"
 #endif
 
 /* C8: a replayed graph and kernels started one by one, chained or not, give the same bits. */
@@ -45,6 +46,8 @@ int main(int argc, char **argv) {
         CUDA_EXPERTS_CHECKS,
         CUDA_ATTN_CHECKS,
         cmocka_unit_test(wide_matrices_norm_on_the_way),
+        cmocka_unit_test(draws_are_those_of_the_host),
+        BOTH(drawn_ids_go_on_by_carry),
 #endif
         CUDA_CHECKS,
         BOTH(C8_graph_and_eager_are_equal),

@@ -7,6 +7,7 @@
 #include "cuda_delta_checks.h"
 #include "cuda_experts_checks.h"
 #include "cuda_matvec_checks.h"
+#include "cuda_sample_checks.h"
 #include "engine/engine.h"
 
 void emu_set_order(int order);
@@ -226,6 +227,7 @@ int main(int argc, char **argv) {
         CUDA_MATMUL_CHECKS,
         CUDA_EXPERTS_CHECKS,
         cmocka_unit_test(wide_matrices_norm_on_the_way),
+        cmocka_unit_test(draws_are_those_of_the_host),
         cmocka_unit_test(products_agree_in_the_other_order),
         BOTH(taps_show_the_residual_stream),
         ON(b, small_multiprocessors_are_served),
@@ -241,6 +243,7 @@ int main(int argc, char **argv) {
         ON(a, C4_a_poisoned_slot_starts_clean),
         ON(b, a_broken_state_is_named),
         ON(a, carried_ids_are_those_fed_by_hand),
+        ON(b, drawn_ids_go_on_by_carry),
         ON(b, masked_ids_are_not_chosen),
         ON(a, a_step_allocates_nothing),
         ON(b, order_of_threads_changes_nothing),

@@ -5,8 +5,8 @@
  *           to the card and starts kernels; a wait reads ids and flags (and logits, where the
  *           host's sampler or the caller wants them).
  * Owns:     see cuda_self.h.  Thread: engine.
- * Sampling: plain greedy choice happens on the card, and its id can go to the next step without the
- *           host; any other sampler runs on the host, and a step that carries such an id waits.
+ * Sampling: ids are chosen on the card and can go to the next step without the host. A sampler that
+ *           reports log-probabilities runs on the host, and a step that carries such an id waits.
  * Not here: the kernels and their order (cuda_step.c), what the card is and can do (cuda_card.c).
  */
 #ifdef LILY_HAS_CUDA
@@ -186,7 +186,8 @@ static void cuda_close(void *self) {
     for (int32_t i = 0; c->samplers && i < c->plan.n_samplers; i++)
         sampler_close(c->samplers[i]);
     mem_free(c->samplers);
-    mem_free(c->sampler_limit);
+    mem_free(c->choosers);
+    mem_free(c->seeds);
     mem_free(c->slot_tok);
     mem_free(c->layers);
     (void)cudaGetLastError();
@@ -224,6 +225,7 @@ static Status memory_open(Cuda *c, Err *err) {
     TRY(device_clear(c, c->kv, blocks * c->block_size, err));
     TRY(device_clear(c, c->slots, slots * c->slot_size, err));
     TRY(device_clear(c, c->sampled, 3 * (size_t)c->plan.max_seqs * 4, err));
+    TRY(device_clear(c, c->draws, ((size_t)c->plan.max_seqs + 1) * sizeof *c->draws, err));
     return device_clear(c, c->d.count, ((size_t)c->plan.max_seqs + CUDA_HEAD_ROWS + 1) * 4, err);
 }
 
@@ -261,16 +263,25 @@ static Status done_open(Cuda *c, Err *err) {
     return STATUS_OK;
 }
 
+/* What the host and the card know of a sampler whose params the host's has taken. */
+static Status sampler_fill(Cuda *c, int32_t sampler, const SampleParams *p, Err *err) {
+    c->choosers[sampler] = cuda_sample_chooser(c, p);
+    c->seeds[sampler] = p->seed;
+    cudaError_t e = cuda_sample_set(c, sampler, p, sampler_counts(c->samplers[sampler]));
+    return device_failed(c, e, "setting a sampler", err);
+}
+
 static Status samplers_open(Cuda *c, Err *err) {
     size_t n = (size_t)c->plan.n_samplers;
     c->samplers = mem_zalloc(n, sizeof *c->samplers);
-    c->sampler_limit = mem_zalloc(n, sizeof *c->sampler_limit);
+    c->choosers = mem_zalloc(n, sizeof *c->choosers);
+    c->seeds = mem_zalloc(n, sizeof *c->seeds);
     c->slot_tok = mem_zalloc((size_t)c->plan.n_slots, sizeof *c->slot_tok);
-    if (!c->samplers || !c->sampler_limit || !c->slot_tok)
+    if (!c->samplers || !c->choosers || !c->seeds || !c->slot_tok)
         return err_memory(err, "samplers", n * sizeof *c->samplers);
     for (size_t i = 0; i < n; i++) {
         TRY(sampler_open(&c->samplers[i], c->c.vocab, err));
-        c->sampler_limit[i] = c->c.vocab;
+        TRY(sampler_fill(c, (int32_t)i, &(SampleParams){0}, err));
     }
     return STATUS_OK;
 }
@@ -431,12 +442,8 @@ typedef struct Cut {
     int32_t n_table;
     CudaPrefillCounts n;
     int32_t n_logits; // host rows taken so far
+    CudaDrawn drawn;
 } Cut;
-
-static int32_t seq_limit(const Cuda *c, const BatchSeq *s) {
-    return s->sampler >= 0 && c->sampler_limit[s->sampler] >= 0 ? c->sampler_limit[s->sampler]
-                                                                : c->c.vocab;
-}
 
 /* Notes what the result of sequence i needs. */
 static void cut_result(Cuda *c, Cut *t, CudaDone *d, int32_t i) {
@@ -448,8 +455,7 @@ static void cut_result(Cuda *c, Cut *t, CudaDone *d, int32_t i) {
                         .first_logit = t->n_logits,
                         .is_wanted = s->want != WANT_NOTHING,
                         .allowed = s->allowed};
-    to->is_host_sampled =
-        s->sampler >= 0 && (c->sampler_limit[s->sampler] < 0 || s->allowed != NULL);
+    to->is_host_sampled = s->sampler >= 0 && c->choosers[s->sampler].is_host;
     if (to->is_wanted || to->is_host_sampled)
         to->n_logits = s->want == WANT_ALL ? s->n_rows : 1;
     t->n_logits += to->n_logits;
@@ -470,7 +476,9 @@ static CudaRow cut_row(const Cuda *c, const Cut *t, int32_t i, int32_t row) {
                      .table = t->n_table,
                      .seq = i,
                      .in_seq = row,
-                     .limit = seq_limit(c, s)};
+                     .limit = c->c.vocab,
+                     .sampler = -1,
+                     .allowed = -1};
 }
 
 /* A decode row. An id that the host chose is known by now; one that the card chose stays there. */
@@ -484,6 +492,7 @@ static void cut_decode(Cuda *c, Cut *t, int32_t i) {
         else
             row.carry = s->carry;
     }
+    cuda_sample_row(c, &row, s, &t->drawn, t->desc.allowed);
     t->desc.decode[t->m++] = row;
     cut_table(t, s);
 }
@@ -516,6 +525,8 @@ static void cut_prefill(Cuda *c, Cut *t, int32_t i) {
         if (s->want == WANT_ALL || (is_last && (s->want == WANT_LAST || s->sampler >= 0)))
             t->desc.list[n->n_list++] = n->m + row;
         t->desc.rows[n->m + row] = cut_row(c, t, i, row);
+        if (is_last)
+            cuda_sample_row(c, &t->desc.rows[n->m + row], s, &t->drawn, t->desc.allowed);
     }
     n->m += s->n_rows;
     n->most_keys = max_i32(n->most_keys, s->pos0 + s->n_rows);
@@ -535,6 +546,12 @@ static cudaError_t desc_upload(Cuda *c, const Cut *t, const CudaDone *d) {
         e = cudaMemcpyAsync(d->place + at, d->desc + at, end - at, cudaMemcpyHostToDevice,
                             c->uploads);
     }
+    size_t allowed = (size_t)t->drawn.n_allowed * (size_t)div_up_i32(c->c.vocab, 32) * 4;
+    if (e == cudaSuccess && allowed) {
+        size_t at = (size_t)((const char *)t->desc.allowed - d->desc);
+        e = cudaMemcpyAsync(d->place + at, d->desc + at, allowed, cudaMemcpyHostToDevice,
+                            c->uploads);
+    }
     if (e == cudaSuccess)
         e = cudaEventRecord(d->uploaded, c->uploads);
     return e == cudaSuccess ? cudaStreamWaitEvent(c->stream, d->uploaded, 0) : e;
@@ -547,7 +564,7 @@ static cudaError_t logits_fetch(Cuda *c, CudaDone *d, int32_t to, const float *f
                            cudaMemcpyDeviceToHost, c->stream);
 }
 
-/* Logits of the prefill rows that want them, a few at a time, and greedy ids. */
+/* Logits of the prefill rows that want them, a few at a time, and chosen ids. */
 static cudaError_t prefill_heads(Cuda *c, const Cut *t, CudaDone *d) {
     int32_t used = 0; // rows of the sequence at work that were fetched
     int32_t last_seq = -1;
@@ -562,6 +579,8 @@ static cudaError_t prefill_heads(Cuda *c, const Cut *t, CudaDone *d) {
             if (e == cudaSuccess && d->seqs[seq].n_logits)
                 e = logits_fetch(c, d, d->seqs[seq].first_logit + used,
                                  c->p.logits + (size_t)i * (size_t)c->c.vocab, 1);
+            if (e == cudaSuccess && t->desc.rows[t->desc.list[first + i]].sampler >= 0)
+                e = cuda_sample_prefill(c, first, i, &t->drawn);
         }
         if (e != cudaSuccess)
             return e;
@@ -569,7 +588,8 @@ static cudaError_t prefill_heads(Cuda *c, const Cut *t, CudaDone *d) {
     return cudaSuccess;
 }
 
-static cudaError_t decode_logits(Cuda *c, const Cut *t, CudaDone *d) {
+/* Logits of the decode rows that want them, and ids that are drawn. */
+static cudaError_t decode_heads(Cuda *c, const Cut *t, CudaDone *d) {
     for (int32_t i = 0; i < t->m; i++) {
         const CudaDoneSeq *s = &d->seqs[t->desc.decode[i].seq];
         cudaError_t e = cudaSuccess;
@@ -578,7 +598,7 @@ static cudaError_t decode_logits(Cuda *c, const Cut *t, CudaDone *d) {
         if (e != cudaSuccess)
             return e;
     }
-    return cudaSuccess;
+    return t->drawn.n[PHASE_DECODE] ? cuda_sample_decode(c, t->m, &t->drawn) : cudaSuccess;
 }
 
 static cudaError_t step_start(Cuda *c, const Cut *t, CudaDone *d) {
@@ -591,7 +611,7 @@ static cudaError_t step_start(Cuda *c, const Cut *t, CudaDone *d) {
                 ? cudaGraphLaunch(c->graph[d->half][t->m], c->stream)
                 : cuda_step_decode(c, t->m);
     if (e == cudaSuccess)
-        e = decode_logits(c, t, d);
+        e = decode_heads(c, t, d);
     if (e == cudaSuccess && t->n.m) {
         e = cuda_step_prefill_begin(c, &t->n);
         for (int32_t layer = 0; e == cudaSuccess && layer < c->c.n_layers; layer++)
@@ -699,7 +719,7 @@ static Status tapped_start(Cuda *c, const Cut *t, CudaDone *d, Err *err) {
     if (e == cudaSuccess && t->m)
         e = cuda_step_decode_end(c, t->m);
     if (e == cudaSuccess)
-        e = decode_logits(c, t, d);
+        e = decode_heads(c, t, d);
     if (e == cudaSuccess)
         e = prefill_heads(c, t, d);
     if (e == cudaSuccess)
@@ -754,23 +774,26 @@ static Status cuda_submit(void *self, const Batch *batch, Err *err) {
 
 /* ---- samplers ---- */
 
-/* Greedy, and nothing but the id is asked for: what the card can do. */
-static bool is_plain(const SampleParams *p) {
-    bool has_penalty = (p->repetition_penalty != 0 && p->repetition_penalty != 1) ||
-                       p->presence_penalty != 0 || p->frequency_penalty != 0;
-    return p->temperature == 0 && !has_penalty && p->n_bias == 0 && p->n_top == 0 &&
-           !p->want_logprob;
+/* Whether a step in flight still has to choose with the host's sampler of that number. */
+static bool is_host_busy(const Cuda *c, int32_t sampler) {
+    for (uint64_t step = c->n_waited; step < c->n_submitted; step++) {
+        const CudaDone *d = &c->done[step % BATCH_IN_FLIGHT];
+        for (int32_t i = 0; !d->is_finished && i < d->n_seqs; i++)
+            if (d->seqs[i].sampler == sampler && d->seqs[i].is_host_sampled)
+                return true;
+    }
+    return false;
 }
 
 static Status cuda_sampler_set(void *self, int32_t sampler, const SampleParams *params,
                                const int32_t *ids, int32_t n_prompt, int32_t n_generated,
                                Err *err) {
     Cuda *c = self;
-    TRY(all_finish(c, err));
+    if (is_host_busy(c, sampler))
+        TRY(all_finish(c, err));
     TRY(sampler_set(c->samplers[sampler], params, ids, n_prompt, n_generated, err));
-    int32_t limit = params->n_ids > 0 ? min_i32(params->n_ids, c->c.vocab) : c->c.vocab;
-    c->sampler_limit[sampler] = is_plain(params) ? limit : -1;
-    return STATUS_OK;
+    TRY(device_alive(c, err));
+    return sampler_fill(c, sampler, params, err);
 }
 
 /* ---- slots and blocks ---- */

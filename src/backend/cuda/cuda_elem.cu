@@ -277,27 +277,6 @@ extern "C" cudaError_t cuda_combine(const CudaLaunch *l, const CudaCombine *a) {
 
 /* ---- greedy choice ---- */
 
-/* Larger logit first, then lower id. */
-FN uint64_t choice_key(float x, int32_t id) { return (uint64_t)order_key(x) << 32 | (uint32_t)~id; }
-FN uint64_t choice_max(uint64_t a, uint64_t b) { return a > b ? a : b; }
-
-/* The largest key of a block of 256 threads; in thread 0. */
-FN uint64_t choice_block(uint64_t best, uint64_t *shared) {
-#pragma unroll
-    for (int d = 16; d > 0; d >>= 1) {
-        uint32_t high = __shfl_xor_sync(FULL_WARP, (uint32_t)(best >> 32), d);
-        uint32_t low = __shfl_xor_sync(FULL_WARP, (uint32_t)best, d);
-        best = choice_max(best, (uint64_t)high << 32 | low);
-    }
-    if (threadIdx.x % 32 == 0)
-        shared[threadIdx.x / 32] = best;
-    __syncthreads();
-    best = 0;
-    for (int w = 0; w < 8; w++)
-        best = choice_max(best, shared[w]);
-    return best;
-}
-
 __global__ void argmax_kernel(CudaArgmax a) {
     __shared__ uint64_t shared[8];
     __shared__ int32_t is_last;

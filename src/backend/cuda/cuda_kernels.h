@@ -52,14 +52,17 @@ typedef struct CudaMatrix {
 
 /* A row of a step. */
 typedef struct CudaRow {
-    int32_t id;     // token
-    int32_t carry;  // >= 0: the id is what this sequence of the step before sampled
-    int32_t pos;    // position
-    int32_t slot;   // state slot
-    int32_t table;  // first entry of its sequence in the block table
-    int32_t seq;    // sequence of the batch
-    int32_t in_seq; // row of its sequence
-    int32_t limit;  // ids at and above it are not chosen by the device's argmax
+    int32_t id;      // token
+    int32_t carry;   // >= 0: the id is what this sequence of the step before sampled
+    int32_t pos;     // position
+    int32_t slot;    // state slot
+    int32_t table;   // first entry of its sequence in the block table
+    int32_t seq;     // sequence of the batch
+    int32_t in_seq;  // row of its sequence
+    int32_t limit;   // ids at and above it are not chosen by the device's argmax
+    int32_t sampler; // that draws the next id; -1: none, or the greatest is chosen
+    int32_t allowed; // row of the bit sets of ids that may be drawn; -1: all
+    uint64_t random; // of the next id
 } CudaRow;
 
 /* A prefill sequence, and a piece of RECUR_CHUNK of its rows (the last may be shorter). */
@@ -216,6 +219,63 @@ typedef struct CudaArgmax {
 } CudaArgmax;
 enum { CUDA_ARGMAX_BLOCKS = 128 };
 cudaError_t cuda_argmax(const CudaLaunch *l, const CudaArgmax *a);
+
+/* ---- cuda_sample.cu: choice by penalties, bias, masks and chance (backend/sample.h) ---- */
+
+enum {
+    CUDA_SAMPLE_SLICES = 128, // of a row of logits, a block each
+    CUDA_SAMPLE_BINS = 2048,  // values of one digit of a threshold
+};
+
+/* What a sampler is set to: SampleParams as the kernels want them. */
+typedef struct CudaSampler {
+    double repetition, presence, frequency;
+    float inverse; // 1 / temperature
+    float top_p, min_p;
+    int32_t top_k, limit, n_bias;
+    int32_t is_greedy, has_penalty, has_top_p;
+    int32_t zero; // padding
+} CudaSampler;
+
+typedef struct CudaBias {
+    int32_t id;
+    float bias;
+} CudaBias;
+
+/* A row's choice between its kernels. arrived and bins are zero before the first and behind each.
+ */
+typedef struct CudaDraw {
+    uint64_t bins[CUDA_SAMPLE_BINS]; // counts or masses of one digit
+    uint64_t part[CUDA_SAMPLE_SLICES], equal[CUDA_SAMPLE_SLICES];
+    uint64_t need;   // count or mass that the threshold still has to give
+    uint64_t n_ties; // values equal to the threshold that stay (on the way there: all of a digit)
+    uint64_t excess; // and those that do not
+    uint32_t at;     // leading digits of the threshold
+    uint32_t cut;    // threshold; 0: none
+    float max;
+    int32_t arrived, is_done;
+    int32_t zero; // padding
+} CudaDraw;
+
+typedef struct CudaSample {
+    float *logits;       // [m, v] changed in place
+    const int32_t *list; // as in CudaArgmax, and so are rows, head, sampled and host
+    const CudaRow *rows; // those without a sampler are left alone
+    const CudaStepHead *head;
+    int32_t *sampled, *host;
+    const CudaSampler *samplers;
+    uint32_t *counts; // [samplers, v] times that an id was generated, bit 31: in the prompt; kept
+                      // where a sampler has penalties
+    const CudaBias *biases;  // [samplers, LIMIT_LOGIT_BIAS] by id, those of one id in order
+    const uint32_t *allowed; // [rows of bit sets, div_up(v, 32)]
+    CudaDraw *draws;         // [m]
+    int32_t m, v, max_seqs;
+} CudaSample;
+/* The three kernels in their order, narrow six times at most: by count (top-k), then by mass
+ * (top-p), each for digit 0, 1 and 2. What no row wants may be left out. */
+cudaError_t cuda_sample_change(const CudaLaunch *l, const CudaSample *a);
+cudaError_t cuda_sample_narrow(const CudaLaunch *l, const CudaSample *a, bool by_mass, int digit);
+cudaError_t cuda_sample_pick(const CudaLaunch *l, const CudaSample *a);
 
 /* ---- cuda_matvec.cu: decode products, weights as the wide operand ---- */
 

@@ -5,16 +5,7 @@
 #ifndef LILY_BACKEND_CUDA_CUDA_ROUTE_CUH
 #define LILY_BACKEND_CUDA_CUDA_ROUTE_CUH
 
-#include "backend/cuda/cuda_device.cuh"
-
-/* A key whose unsigned order is the order of the floats. */
-FN uint32_t order_key(float x) {
-    uint32_t u = __float_as_uint(x);
-    return u & 0x80000000u ? ~u : u | 0x80000000u;
-}
-FN float order_value(uint32_t key) {
-    return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
-}
+#include "backend/cuda/cuda_order.cuh"
 
 /* The top_k largest of n_experts logits, ties to the lower id, and their softmax. The logits are
  * read past the first-level cache: other blocks of the same kernel may have written them. */

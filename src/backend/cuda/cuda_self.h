@@ -63,8 +63,24 @@ typedef struct CudaDesc {
     CudaSnap *snaps; // [max_rows / RECUR_CHUNK + max_seqs]
     CudaTile *tiles;
     int32_t *list;           // [max_rows] prefill rows that go through the head
+    uint32_t *allowed;       // [max_seqs, div_up(V, 32)] ids that may be drawn
     size_t size, prefill_at; // bytes; where `rows` begins
 } CudaDesc;
+
+/* How a sampler chooses, as far as the host needs it. */
+typedef struct CudaChooser {
+    int32_t limit; // ids below it may be chosen
+    bool is_host;  // the host's sampler, for the sake of log-probabilities
+    bool is_plain; // greedy and nothing else: the choice behind every output head
+    bool has_top_k, has_top_p;
+} CudaChooser;
+
+/* Rows of a step whose ids are drawn on the card. */
+typedef struct CudaDrawn {
+    int32_t n[2];      // by phase
+    int32_t n_allowed; // bit sets
+    bool has_top_k, has_top_p;
+} CudaDrawn;
 
 /* A sequence of a submitted step, as far as the result needs it. */
 typedef struct CudaDoneSeq {
@@ -147,11 +163,15 @@ typedef struct Cuda {
     CudaDone done[BATCH_IN_FLIGHT];
     uint64_t n_submitted, n_waited;
     cudaGraphExec_t graph[BATCH_IN_FLIGHT][CUDA_GRAPH_ROWS + 1]; // [half, rows of the step]
-    Sampler **samplers;
-    int32_t
-        *sampler_limit; // [n_samplers] ids below it may be chosen by the device; -1: host samples
-    int32_t *slot_tok;  // [n_slots] tokens that a slot has seen: where its ring stands
-    Status failed;      // a device failure that nothing can mend
+    Sampler **samplers;                                          // [n_samplers] the host's
+    CudaChooser *choosers;                                       // [n_samplers]
+    uint64_t *seeds;                                             // [n_samplers]
+    CudaDraw *draws; // [max_seqs + 1] on the card, as what follows: of decode rows, of a prompt's
+    CudaSampler *card_samplers; // [n_samplers]
+    uint32_t *counts;           // [n_samplers, V]
+    CudaBias *biases;           // [n_samplers, LIMIT_LOGIT_BIAS]
+    int32_t *slot_tok;          // [n_slots] tokens that a slot has seen: where its ring stands
+    Status failed;              // a device failure that nothing can mend
     char failed_text[ERR_TEXT_SIZE];
     char text[CUDA_CARD_TEXT];
 } Cuda;
@@ -210,5 +230,23 @@ cudaError_t cuda_step_prefill_layer(Cuda *c, const CudaPrefillCounts *n, int32_t
  * sequence where is_last says so. */
 cudaError_t cuda_step_prefill_head(Cuda *c, int32_t first, int32_t m);
 cudaError_t cuda_step_prefill_choose(Cuda *c, int32_t first, int32_t i);
+
+/* ---- cuda_sampler.c ---- */
+
+/* Places what samplers need in the scratch. */
+void cuda_sample_place(Cuda *c, CudaCarver *a);
+CudaChooser cuda_sample_chooser(const Cuda *c, const SampleParams *p);
+/* Sets a sampler on the card, behind the steps submitted so far. counts [V], as sampler_counts
+ * gives them. */
+cudaError_t cuda_sample_set(Cuda *c, int32_t sampler, const SampleParams *p,
+                            const uint32_t *counts);
+/* Fills what the last row of s says of its choice, adds it to the rows drawn, and copies its bit
+ * set of ids into allowed [max_seqs, div_up(V, 32)]. */
+void cuda_sample_row(const Cuda *c, CudaRow *row, const BatchSeq *s, CudaDrawn *drawn,
+                     uint32_t *allowed);
+/* Ids of m decode rows, and of row i of the prefill rows in p.logits, whose list begins at first.
+ * Their logits are changed: behind everything else that wants them. */
+cudaError_t cuda_sample_decode(const Cuda *c, int32_t m, const CudaDrawn *drawn);
+cudaError_t cuda_sample_prefill(const Cuda *c, int32_t first, int32_t i, const CudaDrawn *drawn);
 
 #endif

@@ -107,6 +107,7 @@ CudaDesc cuda_step_desc(const Cuda *c, char *base) {
     d.snaps = cuda_carve(&a, rows / RECUR_CHUNK + seqs, sizeof *d.snaps);
     d.tiles = cuda_carve(&a, rows + seqs, sizeof *d.tiles);
     d.list = cuda_carve(&a, rows, sizeof *d.list);
+    d.allowed = cuda_carve(&a, seqs * (size_t)div_up_i32(c->c.vocab, 32), sizeof *d.allowed);
     d.size = a.used;
     return d;
 }
@@ -116,6 +117,7 @@ size_t cuda_step_place(Cuda *c, char *base) {
     c->desc_size = cuda_step_desc(c, NULL).size;
     c->desc = cuda_carve(&a, BATCH_IN_FLIGHT * c->desc_size, 1);
     c->sampled = cuda_carve(&a, 3 * (size_t)c->plan.max_seqs, 4);
+    cuda_sample_place(c, &a);
     place_decode(c, &a);
     place_prefill(c, &a);
     if (base) {

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+/* sample_math.h - the arithmetic of a choice by chance that every device shares, so that all of
+ * them choose the same id of the same logits.
+ *
+ * Owns:     nothing.  Thread: any; host and card.
+ * Not here: which ids are left (sample.h has the definition).
+ *
+ * Operations are single and in this order; a compiler that fuses or reorders them must be told not
+ * to (-ffp-contract=off, -fmad=false). Sums of probabilities are whole numbers: they are the same
+ * in any order. */
+#ifndef LILY_BACKEND_SAMPLE_MATH_H
+#define LILY_BACKEND_SAMPLE_MATH_H
+
+#include <stdint.h>
+#include <string.h>
+
+#ifdef __CUDACC__
+#define SAMPLE_FN static __host__ __device__ inline
+#else
+#define SAMPLE_FN static inline
+#endif
+
+/* exp(t) for t <= 0, relative error below 2^-22; 0 below -28: nothing there has a mass.
+ * Source: Taylor's polynomial of degree 7 around the next multiple of ln 2. */
+SAMPLE_FN float sample_exp(float t) {
+    const float bias = 12582912.0f; // 1.5 * 2^23: adding it rounds to a whole number
+    if (!(t >= -28.0f))
+        return 0.0f;
+    float n = (t * 1.44269504f + bias) - bias;
+    float r = (t - n * 0.693359375f) + n * 2.12194440e-4f; // ln 2 in two parts, the first short
+    float p = 1.98412698e-4f;
+    p = p * r + 1.38888889e-3f;
+    p = p * r + 8.33333333e-3f;
+    p = p * r + 4.16666667e-2f;
+    p = p * r + 1.66666667e-1f;
+    p = p * r + 0.5f;
+    p = (p * r) * r + (r + 1.0f);
+    uint32_t bits = (uint32_t)((int32_t)n + 127) << 23;
+    float scale;
+    memcpy(&scale, &bits, sizeof scale);
+    return p * scale;
+}
+
+/* Probability of logit x relative to that of the largest, `max`; inverse is 1 / temperature. A
+ * forbidden id (-inf) has 0. */
+SAMPLE_FN float sample_chance(float x, float max, float inverse) {
+    return x == max ? 1.0f : sample_exp((x - max) * inverse);
+}
+
+/* The same in units of 2^-40: whole, exact but for what lies below one unit. 2^22 of them stay
+ * below 2^63. */
+SAMPLE_FN uint64_t sample_mass(float chance) { return (uint64_t)(int64_t)(chance * 0x1p40f); }
+
+/* The least mass that reaches top_p (in (0, 1)) of all. */
+SAMPLE_FN uint64_t sample_need(float top_p, uint64_t all) {
+    double need = (double)top_p * (double)all;
+    uint64_t whole = (uint64_t)need;
+    return whole + ((double)whole < need);
+}
+
+/* floor(random * all / 2^64): the id at which the running sum passes it is chosen. */
+SAMPLE_FN uint64_t sample_target(uint64_t random, uint64_t all) {
+    uint64_t r1 = random >> 32, r0 = random & 0xffffffffu, a1 = all >> 32, a0 = all & 0xffffffffu;
+    uint64_t middle = r1 * a0 + (r0 * a0 >> 32), other = r0 * a1 + (middle & 0xffffffffu);
+    return r1 * a1 + (middle >> 32) + (other >> 32);
+}
+
+#endif
