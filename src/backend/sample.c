@@ -9,6 +9,7 @@
 
 #include "backend/sample_math.h"
 #include "base/bf16.h"
+#include "base/checked.h"
 #include "base/mem.h"
 #include "base/rng.h"
 
@@ -19,6 +20,8 @@
 enum {
     DIGIT_BITS = 11, // three digits cover the 32 bits of a float
     DIGITS = 1 << DIGIT_BITS,
+    BLOCK = 256, // ids whose greatest value is known
+    LANES = 16,  // of loops that become vector instructions
 };
 
 static const uint32_t IN_PROMPT = 1u << 31; // of a count; the other bits count generated times
@@ -28,8 +31,10 @@ struct Sampler {
     SampleParams params; // bias points into `bias`
     LogitBias *bias;     // [LIMIT_LOGIT_BIAS]
     uint32_t *counts;    // [V]
-    float *values;       // [V] logits as changed; dropped ids -inf
-    float *chances;      // [V] probabilities relative to the largest
+    float *values;       // [V] logits as changed, forbidden ids -inf; then of ids that are left
+    int32_t *ids;        // [V] that are left, ascending
+    float *chances;      // [V] their probabilities relative to the largest
+    float *tops;         // [div_up(V, BLOCK)] greatest values of blocks, twice
     uint64_t *masses;    // [DIGITS] of one selection
 };
 
@@ -40,7 +45,8 @@ static uint32_t order_of(float x) {
 }
 
 uint64_t sampler_bytes(int32_t vocab) {
-    return sizeof(Sampler) + (uint64_t)vocab * (sizeof(uint32_t) + 2 * sizeof(float)) +
+    return sizeof(Sampler) + (uint64_t)vocab * (2 * sizeof(uint32_t) + 2 * sizeof(float)) +
+           2 * (uint64_t)div_up_i32(vocab, BLOCK) * sizeof(float) +
            LIMIT_LOGIT_BIAS * sizeof(LogitBias) + DIGITS * sizeof(uint64_t);
 }
 
@@ -50,7 +56,9 @@ void sampler_close(Sampler *s) {
     mem_free(s->bias);
     mem_free(s->counts);
     mem_free(s->values);
+    mem_free(s->ids);
     mem_free(s->chances);
+    mem_free(s->tops);
     mem_free(s->masses);
     mem_free(s);
 }
@@ -63,10 +71,13 @@ Status sampler_open(Sampler **out, int32_t vocab, Err *err) {
         s->bias = mem_zalloc(LIMIT_LOGIT_BIAS, sizeof *s->bias);
         s->counts = mem_zalloc((size_t)vocab, sizeof *s->counts);
         s->values = mem_zalloc((size_t)vocab, sizeof *s->values);
+        s->ids = mem_zalloc((size_t)vocab, sizeof *s->ids);
         s->chances = mem_zalloc((size_t)vocab, sizeof *s->chances);
+        s->tops = mem_zalloc(2 * (size_t)div_up_i32(vocab, BLOCK), sizeof *s->tops);
         s->masses = mem_zalloc(DIGITS, sizeof *s->masses);
     }
-    if (!s || !s->bias || !s->counts || !s->values || !s->chances || !s->masses) {
+    if (!s || !s->bias || !s->counts || !s->values || !s->ids || !s->chances || !s->tops ||
+        !s->masses) {
         sampler_close(s);
         return err_memory(err, "sampler", (size_t)sampler_bytes(vocab));
     }
@@ -160,33 +171,103 @@ static void change_logits(Sampler *s, const float *logits, const uint32_t *allow
             s->values[i] = -INFINITY;
 }
 
-/* Lowest id among the maxima; -1 when every id is forbidden. */
-static int32_t argmax(const float *values, int32_t n) {
-    int32_t best = 0;
-    for (int32_t i = 1; i < n; i++)
-        if (values[i] > values[best])
-            best = i;
-    return values[best] == -INFINITY ? -1 : best;
+/* The greatest value of n >= 1. */
+static float greatest(const float *x, int32_t n) {
+    float top[LANES], best = x[0];
+    int32_t i = 0;
+    for (int k = 0; k < LANES; k++)
+        top[k] = best;
+    for (; i + LANES <= n; i += LANES)
+        for (int k = 0; k < LANES; k++)
+            top[k] = x[i + k] > top[k] ? x[i + k] : top[k];
+    for (int k = 0; k < LANES; k++)
+        best = top[k] > best ? top[k] : best;
+    for (; i < n; i++)
+        best = x[i] > best ? x[i] : best;
+    return best;
 }
 
-/* What id i counts in a selection: 1, or its mass. */
+/* Fills the greatest values of all blocks; the lowest id among the maxima, or -1 when every id is
+ * forbidden. */
+static int32_t find_best(Sampler *s) {
+    int32_t n_blocks = div_up_i32(s->vocab, BLOCK), best = 0;
+    for (int32_t b = 0; b < n_blocks; b++) {
+        s->tops[b] = greatest(s->values + b * BLOCK, min_i32(BLOCK, s->vocab - b * BLOCK));
+        best = s->tops[b] > s->tops[best] ? b : best;
+    }
+    if (s->tops[best] == -INFINITY)
+        return -1;
+    int32_t id = best * BLOCK;
+    while (s->values[id] != s->tops[best])
+        id++;
+    return id;
+}
+
+/* A value that at least `count` ids reach: the count-th greatest of the blocks' greatest. -FLT_MAX,
+ * which all reach that are not forbidden, where there are fewer blocks. */
+static float least_of(Sampler *s, int32_t count) {
+    int32_t n = div_up_i32(s->vocab, BLOCK), low = 0, high = n - 1, at = n - count;
+    float *x = s->tops + n;
+    if (at < 0)
+        return -FLT_MAX;
+    memcpy(x, s->tops, (size_t)n * sizeof *x);
+    while (low < high) { // quickselect, ascending
+        float pivot = x[low + (high - low) / 2];
+        int32_t i = low, j = high;
+        while (i <= j) {
+            for (; x[i] < pivot;)
+                i++;
+            for (; x[j] > pivot;)
+                j--;
+            if (i <= j) {
+                float t = x[i];
+                x[i++] = x[j];
+                x[j--] = t;
+            }
+        }
+        if (at > j && at < i)
+            break;
+        low = at >= i ? i : low;
+        high = at <= j ? j : high;
+    }
+    return x[at] > -FLT_MAX ? x[at] : -FLT_MAX;
+}
+
+/* Lists the ids of values from `least` on, and moves these values to their places in the list. */
+static int32_t list_ids(Sampler *s, float least) {
+    int32_t n = 0;
+    for (int32_t first = 0; first < s->vocab; first += BLOCK) {
+        if (s->tops[first / BLOCK] < least)
+            continue;
+        int32_t end = min_i32(first + BLOCK, s->vocab);
+        for (int32_t i = first; i < end; i++) { // n <= i: what is overwritten was read
+            float x = s->values[i];
+            s->values[n] = x;
+            s->ids[n] = i;
+            n += x >= least;
+        }
+    }
+    return n;
+}
+
+/* What place i of the list counts in a selection: 1, or its mass. */
 static uint64_t mass_of(const Sampler *s, int32_t i, bool by_mass) {
     return by_mass ? sample_mass(s->chances[i]) : 1;
 }
 
-/* Drops all but the greatest values (equal ones by ascending id) whose counts or masses reach
- * `need` > 0; none when they never do. The threshold is found digit by digit from histograms of the
- * values' order. */
-static void keep_greatest(Sampler *s, uint64_t need, bool by_mass) {
+/* Keeps of n listed ids those of the greatest values (equal ones by ascending id) whose counts or
+ * masses reach `need` > 0, all when they never do; how many. The threshold is found digit by digit
+ * from histograms of the values' order. */
+static int32_t keep_greatest(Sampler *s, int32_t n, uint64_t need, bool by_mass) {
     uint32_t at = 0; // the leading digits of the threshold
     int shift = 32;
     while (shift > 0) {
         int bits = shift < DIGIT_BITS ? shift : DIGIT_BITS, above = shift;
         shift -= bits;
         memset(s->masses, 0, DIGITS * sizeof *s->masses);
-        for (int32_t i = 0; i < s->vocab; i++) {
+        for (int32_t i = 0; i < n; i++) {
             uint32_t o = order_of(s->values[i]);
-            if (s->values[i] != -INFINITY && (above == 32 || o >> above == at))
+            if (above == 32 || o >> above == at)
                 s->masses[o >> shift & ((1u << bits) - 1)] += mass_of(s, i, by_mass);
         }
         uint32_t digit = (1u << bits) - 1;
@@ -194,45 +275,62 @@ static void keep_greatest(Sampler *s, uint64_t need, bool by_mass) {
             need -= s->masses[digit];
         at = at << bits | digit;
     }
-    for (int32_t i = 0; i < s->vocab; i++) {
+    int32_t left = 0;
+    for (int32_t i = 0; i < n; i++) {
         uint32_t o = order_of(s->values[i]);
+        bool stays = o > at;
         if (o == at && need > 0) {
             uint64_t mass = mass_of(s, i, by_mass);
             need -= mass < need ? mass : need;
-        } else if (o <= at) {
-            s->values[i] = -INFINITY;
-            s->chances[i] = 0;
+            stays = true;
         }
+        s->values[left] = s->values[i];
+        s->ids[left] = s->ids[i];
+        s->chances[left] = s->chances[i];
+        left += stays;
     }
+    return left;
 }
 
-/* An id by temperature, top-k, top-p and min-p from the changed logits; the greatest is at `best`.
- */
-static int32_t draw(Sampler *s, int32_t best, int32_t pos) {
+/* Probabilities of n values. */
+static void make_chances(float *restrict to, const float *restrict x, int32_t n, float max,
+                         float inverse) {
+    int32_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (int k = 0; k < LANES; k++)
+            to[i + k] = sample_chance(x[i + k], max, inverse);
+    for (; i < n; i++)
+        to[i] = sample_chance(x[i], max, inverse);
+}
+
+/* Sum of the masses of n listed ids whose probability is not below min_p. */
+static uint64_t sum_masses(const float *chances, int32_t n, float min_p) {
+    uint64_t sum = 0;
+    for (int32_t i = 0; i < n; i++)
+        sum += chances[i] >= min_p ? sample_mass(chances[i]) : 0;
+    return sum;
+}
+
+/* An id by temperature, top-k, top-p and min-p from the changed logits; the greatest is `max`. */
+static int32_t draw(Sampler *s, float max, int32_t pos) {
     const SampleParams *p = &s->params;
-    if (p->top_k > 0 && p->top_k < s->vocab)
-        keep_greatest(s, (uint64_t)p->top_k, false);
-    float max = s->values[best], inverse = 1.0f / p->temperature;
-    uint64_t all = 0, sum = 0;
-    for (int32_t i = 0; i < s->vocab; i++) {
-        s->chances[i] = sample_chance(s->values[i], max, inverse);
-        all += sample_mass(s->chances[i]);
-    }
+    bool has_top_k = p->top_k > 0 && p->top_k < s->vocab;
+    int32_t n = list_ids(s, has_top_k ? least_of(s, p->top_k) : -FLT_MAX);
+    if (has_top_k)
+        n = keep_greatest(s, n, (uint64_t)p->top_k, false);
+    make_chances(s->chances, s->values, n, max, 1.0f / p->temperature);
     if (p->top_p > 0 && p->top_p < 1)
-        keep_greatest(s, sample_need(p->top_p, all), true);
-    all = 0;
-    for (int32_t i = 0; i < s->vocab; i++)
-        if (s->chances[i] >= p->min_p) // the greatest is 1
-            all += sample_mass(s->chances[i]);
+        n = keep_greatest(s, n, sample_need(p->top_p, sum_masses(s->chances, n, 0)), true);
+    uint64_t all = sum_masses(s->chances, n, p->min_p), sum = 0; // the greatest has 1
     uint64_t target = sample_target(rng_u64(p->seed, (uint64_t)(uint32_t)pos), all);
-    int32_t id = 0;
-    for (; id < s->vocab - 1; id++) { // the sum passes the target, which is below all
-        if (s->chances[id] >= p->min_p)
-            sum += sample_mass(s->chances[id]);
+    for (int32_t i = 0; i < n; i++) {
+        if (s->chances[i] >= p->min_p)
+            sum += sample_mass(s->chances[i]);
         if (sum > target)
-            break;
+            return s->ids[i];
     }
-    return id;
+    CHECK(!"the sum passes the target, which is below it");
+    return -1;
 }
 
 /* log of the softmax denominator of the unchanged logits. */
@@ -272,9 +370,9 @@ void sampler_next(Sampler *s, SampleResult *out, const float *logits, const uint
                   int32_t pos) {
     *out = (SampleResult){.id = -1};
     change_logits(s, logits, allowed);
-    int32_t best = argmax(s->values, s->vocab);
-    if (best >= 0)
-        out->id = s->params.temperature == 0 ? best : draw(s, best, pos);
+    out->id = find_best(s);
+    if (out->id >= 0 && s->params.temperature != 0)
+        out->id = draw(s, s->values[out->id], pos);
     if (s->params.want_logprob || s->params.n_top) {
         double log_sum = log_sum_exp(logits, s->vocab);
         out->logprob = out->id < 0 ? 0 : (float)((double)logits[out->id] - log_sum);

@@ -20,14 +20,26 @@
 #define SAMPLE_FN static inline
 #endif
 
-/* exp(t) for t <= 0, relative error below 2^-22; 0 below -28: nothing there has a mass.
+SAMPLE_FN uint32_t sample_bits(float x) {
+    uint32_t u;
+    memcpy(&u, &x, sizeof u);
+    return u;
+}
+SAMPLE_FN float sample_float(uint32_t u) {
+    float x;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+
+/* exp(t) for t <= 0, relative error below 2^-22; 0 below -28 and for no number: nothing there has a
+ * mass. Choices are made by masks, so that loops of it become vector instructions.
  * Source: Taylor's polynomial of degree 7 around the next multiple of ln 2. */
 SAMPLE_FN float sample_exp(float t) {
     const float bias = 12582912.0f; // 1.5 * 2^23: adding it rounds to a whole number
-    if (!(t >= -28.0f))
-        return 0.0f;
-    float n = (t * 1.44269504f + bias) - bias;
-    float r = (t - n * 0.693359375f) + n * 2.12194440e-4f; // ln 2 in two parts, the first short
+    uint32_t is_in = -(uint32_t)(t >= -28.0f);
+    float u = sample_float(sample_bits(t) & is_in);
+    float n = (u * 1.44269504f + bias) - bias;
+    float r = (u - n * 0.693359375f) + n * 2.12194440e-4f; // ln 2 in two parts, the first short
     float p = 1.98412698e-4f;
     p = p * r + 1.38888889e-3f;
     p = p * r + 8.33333333e-3f;
@@ -35,16 +47,15 @@ SAMPLE_FN float sample_exp(float t) {
     p = p * r + 1.66666667e-1f;
     p = p * r + 0.5f;
     p = (p * r) * r + (r + 1.0f);
-    uint32_t bits = (uint32_t)((int32_t)n + 127) << 23;
-    float scale;
-    memcpy(&scale, &bits, sizeof scale);
-    return p * scale;
+    p *= sample_float((uint32_t)((int32_t)n + 127) << 23);
+    return sample_float(sample_bits(p) & is_in);
 }
 
 /* Probability of logit x relative to that of the largest, `max`; inverse is 1 / temperature. A
  * forbidden id (-inf) has 0. */
 SAMPLE_FN float sample_chance(float x, float max, float inverse) {
-    return x == max ? 1.0f : sample_exp((x - max) * inverse);
+    float t = (x - max) * inverse; // 0 times inf at the largest
+    return sample_exp(sample_float(sample_bits(t) & -(uint32_t)(x != max)));
 }
 
 /* The same in units of 2^-40: whole, exact but for what lies below one unit. 2^22 of them stay

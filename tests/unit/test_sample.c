@@ -225,6 +225,47 @@ static void draws_follow_the_distribution(void **state) {
     sampler_close(s);
 }
 
+/* The k greatest of a vocabulary of many blocks, equal ones by ascending id, and no others. */
+static void top_k_keeps_the_greatest_of_many_blocks(void **state) {
+    UNUSED(state);
+    enum { N = 256 * 20 + 5 };
+    static const int32_t ks[] = {1, 2, 7, 20, 21, 22, 64};
+    static float logits[N];
+    static bool seen[N];
+    Sampler *s = open_sampler(N);
+    for (uint64_t seed = 1; seed <= 6; seed++) {
+        for (int i = 0; i < N; i++) // every other time few different values; some forbidden
+            logits[i] = (float)(seed % 2 ? floor(rng_unit_f64(seed, (uint64_t)i) * 20)
+                                         : rng_unit_f64(seed, (uint64_t)i) * 100);
+        LogitBias bias[] = {{3, -INFINITY}, {N - 1, -INFINITY}, {300, 1e7f}};
+        for (size_t c = 0; c < COUNT_OF(ks); c++) {
+            SampleParams p = {.temperature = 100, .top_k = ks[c], .seed = seed};
+            if (seed % 2)
+                p.bias = bias, p.n_bias = 3;
+            set(s, p);
+            memset(seen, 0, sizeof seen);
+            for (int32_t pos = 0; pos < 12 * ks[c]; pos++)
+                seen[next(s, logits, NULL, pos)] = true;
+            int32_t n_seen = 0;
+            for (int i = 0; i < N; i++) {
+                if (!seen[i])
+                    continue;
+                int32_t rank = 0; // ids that stand before it
+                for (int j = 0; j < N; j++) {
+                    bool is_out = seed % 2 && (j == 3 || j == N - 1);
+                    float x = logits[i] + (seed % 2 && i == 300 ? 1e7f : 0);
+                    float y = logits[j] + (seed % 2 && j == 300 ? 1e7f : 0);
+                    rank += !is_out && (y > x || (y == x && j < i));
+                }
+                assert_true(rank < ks[c]);
+                n_seen++;
+            }
+            assert_true(seed % 2 || n_seen > ks[c] / 2);
+        }
+    }
+    sampler_close(s);
+}
+
 static void same_seed_and_position_give_the_same_id(void **state) {
     UNUSED(state);
     float logits[V] = {0};
@@ -561,7 +602,7 @@ static void each_allocation_failing_is_reported(void **state) {
         Status status = sampler_open(&s, V, &err);
         mem_fail_after(-1);
         if (status == STATUS_OK) {
-            assert_int_equal(i, 6);
+            assert_int_equal(i, 8);
             sampler_close(s);
             break;
         }
@@ -576,6 +617,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_params_choose_as_the_definition_says),
         cmocka_unit_test(draws_follow_the_distribution),
+        cmocka_unit_test(top_k_keeps_the_greatest_of_many_blocks),
         cmocka_unit_test(same_seed_and_position_give_the_same_id),
         cmocka_unit_test(greedy_takes_the_lowest_id_among_maxima),
         cmocka_unit_test(masks_forbid),

@@ -16,6 +16,7 @@
 
 enum {
     THREADS = 256,
+    WARPS = THREADS / 32,
     SLICES = CUDA_SAMPLE_SLICES,
     BINS = CUDA_SAMPLE_BINS,
     DIGIT_BITS = 11, // of a threshold: 11, 11 and 10
@@ -65,21 +66,31 @@ FN bool is_last_block(CudaDraw *d, int32_t *shared) {
     return *shared != 0;
 }
 
-/* Sums of all threads before this one; *all the sum of all. */
+FN uint64_t shift_up(uint64_t x, int d) {
+    uint32_t high = __shfl_up_sync(FULL_WARP, (uint32_t)(x >> 32), d);
+    return (uint64_t)high << 32 | __shfl_up_sync(FULL_WARP, (uint32_t)x, d);
+}
+
+/* Sums of all threads before this one; *all the sum of all. shared [WARPS]. */
 FN uint64_t scan_block(uint64_t x, uint64_t *shared, uint64_t *all) {
-    int me = (int)threadIdx.x;
-    shared[me] = x;
-    __syncthreads();
-    for (int d = 1; d < THREADS; d *= 2) {
-        uint64_t add = me >= d ? shared[me - d] : 0;
-        __syncthreads();
-        shared[me] += add;
-        __syncthreads();
+    int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    uint64_t sum = x, before = 0;
+#pragma unroll
+    for (int d = 1; d < 32; d *= 2) {
+        uint64_t other = shift_up(sum, d);
+        sum += lane >= d ? other : 0;
     }
-    uint64_t sum = shared[me];
-    *all = shared[THREADS - 1];
+    if (lane == 31)
+        shared[warp] = sum;
     __syncthreads();
-    return sum - x;
+    *all = 0;
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) {
+        before += w < warp ? shared[w] : 0;
+        *all += shared[w];
+    }
+    __syncthreads();
+    return before + sum - x;
 }
 
 FN float chance_of(const Place &p, float x) {
@@ -131,7 +142,7 @@ FN void id_put(const CudaSample &a, const Place &p, int32_t id) {
 }
 
 __global__ void sample_change_kernel(CudaSample a) {
-    __shared__ uint64_t shared[THREADS / 32];
+    __shared__ uint64_t shared[WARPS];
     __shared__ int32_t is_last;
     chain_wait();
     chain_next();
@@ -158,11 +169,12 @@ __global__ void sample_change_kernel(CudaSample a) {
     best = choice_block(best, shared);
     if (threadIdx.x == 0)
         p.draw->part[blockIdx.x] = best;
-    if (!is_last_block(p.draw, &is_last) || threadIdx.x != 0)
+    if (!is_last_block(p.draw, &is_last))
         return;
     CudaDraw &d = *p.draw;
-    for (int i = 0; i < SLICES; i++)
-        best = choice_max(best, __ldcg(&d.part[i]));
+    best = choice_block(threadIdx.x < SLICES ? __ldcg(&d.part[threadIdx.x]) : 0, shared);
+    if (threadIdx.x != 0)
+        return;
     int32_t id = ~(int32_t)(uint32_t)best;
     bool is_none = (uint32_t)(best >> 32) <= FORBIDDEN;
     d.is_done = 0;
@@ -181,7 +193,7 @@ extern "C" cudaError_t cuda_sample_change(const CudaLaunch *l, const CudaSample 
 /* ---- narrow ---- */
 
 /* Finds the digit at which the sum from the greatest on reaches what is needed, and leaves what
- * that digit itself has to give. bins and shared [THREADS] are shared memory. */
+ * that digit itself has to give. bins and shared [WARPS] are shared memory. */
 FN void digit_find(CudaDraw &d, const uint64_t *bins, uint64_t *shared, int bits) {
     int32_t top = BINS - 1 - (int32_t)threadIdx.x * THREAD_BINS; // this thread's greatest bin
     uint64_t sum = 0, all, need = d.need;
@@ -220,7 +232,7 @@ FN void need_make(const Place &p, uint64_t all) {
 }
 
 __global__ void sample_narrow_kernel(CudaSample a, int by_mass, int digit) {
-    __shared__ uint64_t bins[BINS], shared[THREADS];
+    __shared__ uint64_t bins[BINS], shared[WARPS];
     __shared__ int32_t is_last;
     chain_wait();
     chain_next();
@@ -289,21 +301,20 @@ struct Target {
     uint64_t left;   // of the target, inside the slice
 };
 
-/* One thread: shares out the equal values that stay, by ascending id, and finds the slice. */
-FN void target_find(Target *t, const Place &p, uint64_t *mass, uint64_t *equal) {
-    uint64_t ties = p.draw->n_ties, all = 0, sum = 0;
-    uint64_t tie_mass = p.draw->cut ? mass_left(p, order_value(p.draw->cut)) : 0;
-    for (int i = 0; i < SLICES; i++) {
-        equal[i] = equal[i] < ties ? equal[i] : ties;
-        ties -= equal[i];
-        mass[i] += equal[i] * tie_mass;
-        all += mass[i];
-    }
+/* Shares out the equal values that stay, by ascending id, and finds the slice: a thread each. */
+FN void target_find(Target *t, const Place &p, uint64_t *shared) {
+    const CudaDraw &d = *p.draw;
+    int slice = (int)threadIdx.x;
+    uint64_t mass = slice < SLICES ? __ldcg(&d.part[slice]) : 0, all;
+    uint64_t equal = slice < SLICES ? __ldcg(&d.equal[slice]) : 0;
+    uint64_t before = scan_block(equal, shared, &all);
+    uint64_t stay = before < d.n_ties ? d.n_ties - before : 0;
+    stay = stay < equal ? stay : equal;
+    mass += stay * (d.cut ? mass_left(p, order_value(d.cut)) : 0);
+    before = scan_block(mass, shared, &all);
     uint64_t target = sample_target(p.row->random, all);
-    int i = 0;
-    for (; i < SLICES - 1 && sum + mass[i] <= target; i++)
-        sum += mass[i];
-    *t = (Target){i, equal[i], target - sum};
+    if (before <= target && target < before + mass)
+        *t = (Target){slice, stay, target - before};
 }
 
 /* The id in the slice at which the sum passes the target. */
@@ -334,7 +345,7 @@ FN void target_pick(const CudaSample &a, Place p, const Target &t, uint64_t *sha
 }
 
 __global__ void sample_pick_kernel(CudaSample a) {
-    __shared__ uint64_t shared[THREADS], mass[SLICES], equal[SLICES];
+    __shared__ uint64_t shared[WARPS];
     __shared__ int32_t is_last;
     __shared__ Target target;
     chain_wait();
@@ -357,13 +368,10 @@ __global__ void sample_pick_kernel(CudaSample a) {
         d.equal[blockIdx.x] = all;
     if (!is_last_block(p.draw, &is_last))
         return;
-    for (int i = (int)threadIdx.x; i < SLICES; i += THREADS) {
-        mass[i] = __ldcg(&d.part[i]);
-        equal[i] = __ldcg(&d.equal[i]);
-    }
-    __syncthreads();
     if (threadIdx.x == 0)
-        target_find(&target, p, mass, equal);
+        target = (Target){0, 0, 0}; // logits that are not finite have none
+    __syncthreads();
+    target_find(&target, p, shared);
     __syncthreads();
     target_pick(a, p, target, shared);
 }
