@@ -33,7 +33,7 @@ SOURCES := $(filter-out src/cli/main.c,$(sort $(wildcard src/*/*.c src/*/*/*.c s
 ifeq ($(findstring x86_64,$(shell $(CC) -dumpmachine)),) # other machines lack the columns
 SOURCES := $(filter-out src/backend/cpu/avx512/% src/backend/cpu/amx/%,$(SOURCES))
 else # tests that run the amx column a second time, on emulated tiles
-AMX_TESTS := $(patsubst %,$(BUILD)/tests/%_amx,test_cpu_matmul test_cpu_attn test_cpu_equal test_cpu_oracle)
+AMX_TESTS := $(patsubst %,$(BUILD)/tests/%_amx,test_cpu_matmul test_cpu_attn test_cpu_recur test_cpu_equal test_cpu_oracle)
 endif
 OBJECTS := $(SOURCES:%.c=$(BUILD)/%.o)
 UNIT_TESTS := $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(sort $(wildcard tests/unit/test_*.c))) $(AMX_TESTS)
@@ -68,7 +68,7 @@ help:
 $(BUILD)/src/backend/cpu/generic/%.o: CFLAGS += -O3
 AVX512_CFLAGS := -O3 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512bf16
 $(BUILD)/src/backend/cpu/avx512/%.o: CFLAGS += $(AVX512_CFLAGS)
-$(BUILD)/src/backend/cpu/amx/%.o: CFLAGS += $(AVX512_CFLAGS) -mamx-tile -mamx-int8 -mamx-bf16
+$(BUILD)/src/backend/cpu/amx/%.o: CFLAGS += $(AVX512_CFLAGS) -mamx-tile -mamx-bf16
 
 # The server's page and API description as C strings.
 $(BUILD)/gen/page_html.h: src/server/page.html Makefile

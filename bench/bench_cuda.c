@@ -5,8 +5,10 @@
  * Use:      bench_cuda [-m SPEC] [--profile] [--trace] [--mask NAMES] [--long] [--chunk ROWS]
  *           bench_cuda --matmul
  *           bench_cuda --endure [-m SPEC] [--mask NAMES]
+ *           bench_cuda --copy [-m SPEC] [--mask NAMES]
  * --matmul times the prefill products alone, in both columns.
  * --endure makes 2,000 greedy tokens and 64 behind 131,072: exit status 1 unless all is finite.
+ * --copy times saving and restoring of slots and blocks, alone and beside decodes.
  * --trace (builds with CUDA_TRACE=1) times every kernel of a decode step inside its graph.
  * A decode at context C is measured at position C over blocks of zeros: the same bytes are read as
  * of a real context, and no prompt has to be run. Steps are submitted two ahead, ids stay on the
@@ -37,6 +39,14 @@ static void give_up(const Err *err) {
             give_up(err);                                                                          \
     } while (0)
 
+/* A list of copies that is begun again as soon as it is finished. */
+typedef struct Beside {
+    const BackendCopy *copies;
+    int32_t n;
+    uint64_t ticket; // of the list under way; 0: none
+    int64_t n_done;  // lists
+} Beside;
+
 typedef struct Bench {
     Weights *w;
     Backend *b;
@@ -46,7 +56,8 @@ typedef struct Bench {
     int32_t *blocks; // [n_blocks] 0, 1, ...
     int32_t *ids;    // [max_ctx]
     int32_t chunk;
-    bool is_profile, is_trace, is_long, is_endure;
+    bool is_profile, is_trace, is_long, is_endure, is_copy;
+    Beside *beside; // what goes on beside decodes; NULL: nothing
 } Bench;
 
 static void print_row(const char *what, double *v, int n, const char *unit) {
@@ -119,6 +130,16 @@ static void check(const Bench *t, const BatchResult *r, int32_t n) {
         }
 }
 
+static void beside_go_on(const Bench *t) {
+    Beside *s = t->beside;
+    bool is_finished = false;
+    if (s->ticket)
+        MUST(backend_copy_poll(t->b, s->ticket, &is_finished, err));
+    s->n_done += is_finished;
+    if (is_finished || !s->ticket)
+        MUST(backend_copy_begin(t->b, s->copies, s->n, &s->ticket, err));
+}
+
 /* Seconds a step of m sequences from position pos on, over n steps. */
 static double decode_time(const Bench *t, int32_t m, int32_t pos, int32_t n) {
     BatchSeq parts[2][MAX_SEQS];
@@ -132,6 +153,8 @@ static double decode_time(const Bench *t, int32_t m, int32_t pos, int32_t n) {
         }
         Batch batch = {.n_seqs = m, .seqs = parts[step % 2], .n_rows = m, .ids = t->ids};
         MUST(backend_submit(t->b, &batch, err));
+        if (t->beside)
+            beside_go_on(t);
         if (step) {
             MUST(backend_wait(t->b, r, err));
             check(t, r, m);
@@ -275,6 +298,103 @@ static void endure(const Bench *t) {
            FAR, least, most, clock_seconds_since(start));
 }
 
+/* ---- copies to and from host memory ---- */
+
+enum { COPY_SLOTS = 4, COPY_BLOCKS = 64 };
+
+/* Lists of slots and blocks that decodes of a few sequences do not use: saves, then restores. */
+static void copy_lists(const Bench *t, char *host, BackendCopy slots[2][COPY_SLOTS],
+                       BackendCopy blocks[2][COPY_BLOCKS]) {
+    uint64_t slot = backend_slot_host_bytes(t->b), block = backend_block_host_bytes(t->b);
+    for (int i = 0; i < COPY_SLOTS; i++) {
+        char *p = host + (uint64_t)i * slot;
+        int32_t index = MAX_SEQS - 1 - i;
+        slots[0][i] = (BackendCopy){.is_slot = true, .index = index, .to = p};
+        slots[1][i] = (BackendCopy){.is_slot = true, .index = index, .from = p};
+    }
+    for (int i = 0; i < COPY_BLOCKS; i++) {
+        char *p = host + COPY_SLOTS * slot + (uint64_t)i * block;
+        int32_t index = t->plan.n_blocks - 1 - i;
+        blocks[0][i] = (BackendCopy){.index = index, .to = p};
+        blocks[1][i] = (BackendCopy){.index = index, .from = p};
+    }
+}
+
+/* GB/s of n copies of so many bytes, with nothing beside them. */
+static void copy_row(const Bench *t, const char *what, const BackendCopy *copies, int32_t n,
+                     uint64_t bytes) {
+    double v[MAX_ROUNDS];
+    for (int i = -1; i < MAX_ROUNDS; i++) { // once to warm up
+        uint64_t ticket;
+        int64_t start = clock_now_ns();
+        MUST(backend_copy_begin(t->b, copies, n, &ticket, err));
+        MUST(backend_copy_wait(t->b, ticket, err));
+        if (i >= 0)
+            v[i] = (double)bytes * n / clock_seconds_since(start) * 1e-9;
+    }
+    print_row(what, v, MAX_ROUNDS, "GB/s");
+}
+
+/* Decodes beside copies, with what was copied meanwhile. copies NULL: alone. */
+static void beside_row(Bench *t, const char *what, const BackendCopy *copies, int32_t n,
+                       uint64_t bytes, int32_t m) {
+    enum { ROUNDS = 5, STEPS = 128 };
+    double v[ROUNDS], rate[ROUNDS];
+    char name[64];
+    for (int i = 0; i < ROUNDS; i++) {
+        Beside beside = {.copies = copies, .n = n};
+        t->beside = copies ? &beside : NULL;
+        int64_t start = clock_now_ns();
+        v[i] = m / decode_time(t, m, 4096, STEPS);
+        rate[i] = (double)bytes * n * (double)beside.n_done / clock_seconds_since(start) * 1e-9;
+        t->beside = NULL;
+        if (beside.ticket)
+            MUST(backend_copy_wait(t->b, beside.ticket, err));
+    }
+    snprintf(name, sizeof name, "decode %d, %s", m, what);
+    print_row(name, v, ROUNDS, "tok/s");
+    if (copies)
+        print_row("  meanwhile copied", rate, ROUNDS, "GB/s");
+}
+
+static void copy_rows(Bench *t) {
+    static const char *const ways[] = {"save", "restore"};
+    static const int32_t batches[] = {1, 8};
+    uint64_t slot = backend_slot_host_bytes(t->b), block = backend_block_host_bytes(t->b);
+    size_t bytes = COPY_SLOTS * slot + COPY_BLOCKS * block;
+    BackendCopy slots[2][COPY_SLOTS], blocks[2][COPY_BLOCKS];
+    char what[64], *pages = mem_alloc(bytes), *host = backend_host_alloc(t->b, bytes);
+    if (!pages || !host)
+        exit(1);
+    memset(pages, 0, bytes);
+    printf("a slot of %.1f MB, a block of %.2f MB\n", (double)slot * 1e-6, (double)block * 1e-6);
+    copy_lists(t, pages, slots, blocks);
+    for (int i = 0; i < 2; i++) {
+        snprintf(what, sizeof what, "%s a slot, plain pages", ways[i]);
+        copy_row(t, what, slots[i], 1, slot);
+    }
+    copy_lists(t, host, slots, blocks);
+    for (int i = 0; i < 2; i++) {
+        snprintf(what, sizeof what, "%s a slot", ways[i]);
+        copy_row(t, what, slots[i], 1, slot);
+        snprintf(what, sizeof what, "%s a block", ways[i]);
+        copy_row(t, what, blocks[i], 1, block);
+        snprintf(what, sizeof what, "%s %d blocks", ways[i], COPY_BLOCKS);
+        copy_row(t, what, blocks[i], COPY_BLOCKS, block);
+    }
+    for (size_t k = 0; k < COUNT_OF(batches); k++) {
+        beside_row(t, "alone", NULL, 0, 0, batches[k]);
+        for (int i = 0; i < 2; i++) {
+            snprintf(what, sizeof what, "%ss of slots", ways[i]);
+            beside_row(t, what, slots[i], COPY_SLOTS, slot, batches[k]);
+            snprintf(what, sizeof what, "%ss of blocks", ways[i]);
+            beside_row(t, what, blocks[i], COPY_BLOCKS, block, batches[k]);
+        }
+    }
+    backend_host_free(t->b, host);
+    mem_free(pages);
+}
+
 /* ---- the kernels of a decode step, inside its graph ---- */
 
 #ifdef LILY_CUDA_TRACE
@@ -414,6 +534,8 @@ int main(int argc, char **argv) {
             t.is_long = true;
         else if (strcmp(argv[i], "--endure") == 0)
             t.is_endure = true;
+        else if (strcmp(argv[i], "--copy") == 0)
+            t.is_copy = true;
         else if (strcmp(argv[i], "-m") == 0 && has_value)
             t.spec = argv[++i];
         else if (strcmp(argv[i], "--mask") == 0 && has_value)
@@ -423,7 +545,7 @@ int main(int argc, char **argv) {
         else
             return 2;
     }
-    if (!t.is_profile && !t.is_trace && !t.is_endure)
+    if (!t.is_profile && !t.is_trace && !t.is_endure && !t.is_copy)
         meter();
     bench_open(&t);
     if (t.is_trace) {
@@ -438,6 +560,8 @@ int main(int argc, char **argv) {
 #endif
     } else if (t.is_endure) {
         endure(&t);
+    } else if (t.is_copy) {
+        copy_rows(&t);
     } else if (t.is_profile) { // one step of each kind
         prefill_time(&t, 4096);
         decode_time(&t, 1, 4096, 1);

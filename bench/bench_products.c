@@ -194,7 +194,7 @@ static void products_close(Products *p) {
 }
 
 void bench_products(void) {
-    static const int32_t rows[] = {512, 2048, 4096, 8192};
+    static const int32_t rows[] = {32, 256, 512, 2048, 4096, 8192};
     Products p;
     products_open(&p);
     p.peak = meter_wgmma(&p);

@@ -14,19 +14,20 @@
 #     wire     the server's tests that need Python's standard library and pytest alone
 #     endure   2,000 greedy tokens, and 64 behind 131,072: everything finite
 #     bench    speeds of the backend (bench_cuda), both columns of prefill
+#     copies   slots and blocks to and from host memory, alone and beside decodes
 #     report   `lily bench --backend cuda`: the table, JSON and picture
 #     products prefill products alone, both columns
 #     mixers   delta rule and attention of a prefill alone, both columns
 #     trace    times of every kernel of a decode step inside its graph (build in BUILD/trace)
 #     kernels  Nsight Compute over four layers: times and bytes
-#   MODEL  of bench, report, endure and trace (default synth:qwen3.6-35b-a3b)
+#   MODEL  of bench, copies, report, endure and trace (default synth:qwen3.6-35b-a3b)
 # Exit status 1 when a part failed.
 set -u
 cd "$(dirname "$0")/.."
 BUILD=${1:-build}
 OUT=${2:-$BUILD/device}
 MODEL=${MODEL:-synth:qwen3.6-35b-a3b}
-PARTS=${PARTS:-tests checks memory wire endure bench report products mixers trace kernels}
+PARTS=${PARTS:-tests checks memory wire endure bench copies report products mixers trace kernels}
 mkdir -p "$OUT"
 [ -d "$BUILD/lib" ] && export LD_LIBRARY_PATH="$PWD/$BUILD/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 failed=""
@@ -95,6 +96,11 @@ part_bench() {
     show bench
     run bench-sm80 200 "$BUILD/bench_cuda" --mask sm90a -m "$MODEL"
     show bench-sm80 "column|prefill"
+}
+
+part_copies() {
+    run copies 150 "$BUILD/bench_cuda" --copy -m "$MODEL"
+    show copies
 }
 
 part_report() {

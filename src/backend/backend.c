@@ -9,6 +9,7 @@
 #include "backend/backend.h"
 
 #include "backend/backend_table.h"
+#include "backend/cpu/cpu_features.h"
 #include "backend/meter.h"
 #include "base/checked.h"
 #include "base/mem.h"
@@ -16,7 +17,10 @@
 
 #include <string.h>
 
-enum { CHUNK_ROWS_CPU = 1024 }; // 32 rows an expert of 256 with 8 chosen
+enum {
+    CHUNK_ROWS_CPU = 1024, // 32 rows an expert of 256 with 8 chosen
+    CHUNK_ROWS_AMX = 2048, // tiles want more: 14% faster than 1024
+};
 
 static const char *const BACKEND_NAMES[BACKEND_N] = {"ref",  "ref64", "cpu",
                                                      "cuda", "metal", "auto"};
@@ -41,6 +45,7 @@ struct Backend {
     HalfPart *half;          // [n_half] of max_seqs: parts of prompts that wait for more layers
     int32_t n_half;
     int32_t half_layer; // the first that they have not gone through
+    uint64_t n_lists;   // of copies that were begun
 };
 
 /* NULL: not in this binary. */
@@ -89,8 +94,12 @@ uint64_t backend_memory_free(BackendKind kind, int32_t device) {
 }
 
 int32_t backend_chunk_rows(BackendKind kind) {
-    const BackendTable *table = table_find(backend_kind_resolve(kind));
-    return table && table->chunk_rows ? table->chunk_rows : CHUNK_ROWS_CPU;
+    kind = backend_kind_resolve(kind);
+    const BackendTable *table = table_find(kind);
+    if (table && table->chunk_rows)
+        return table->chunk_rows;
+    bool has_tiles = kind == BACKEND_CPU && cpu_features_amx() == AMX_GRANTED;
+    return has_tiles ? CHUNK_ROWS_AMX : CHUNK_ROWS_CPU;
 }
 
 bool backend_is_available(BackendKind kind, char *text, size_t size) {
@@ -519,29 +528,89 @@ void backend_slot_copy(Backend *b, int32_t to, int32_t from) {
     b->table->slot_copy(b->self, to, from);
 }
 
-Status backend_slot_save(Backend *b, int32_t slot, void *host, Err *err) {
-    TRY(index_check("state slot", slot, b->plan.n_slots, err));
-    return b->table->slot_save(b->self, slot, host, err);
+/* ---- copies to and from host memory ---- */
+
+static Status copy_check(const Backend *b, const BackendCopy *copy, int32_t i, Err *err) {
+    const char *what = copy->is_slot ? "state slot" : "KV block";
+    int32_t n = copy->is_slot ? b->plan.n_slots : b->plan.n_blocks;
+    if (copy->index < 0 || copy->index >= n)
+        return err_set(err, STATUS_INVALID, "copy %d: %s: expected 0 to %d, found %d", i, what,
+                       n - 1, copy->index);
+    if ((copy->to != NULL) + (copy->from != NULL) != 1)
+        return err_set(err, STATUS_INVALID,
+                       "copy %d: %s %d: expected host memory to save to or to restore from, found "
+                       "%s",
+                       i, what, copy->index, copy->to ? "both" : "none");
+    return STATUS_OK;
 }
 
-Status backend_slot_restore(Backend *b, int32_t slot, const void *host, Err *err) {
-    TRY(index_check("state slot", slot, b->plan.n_slots, err));
-    return b->table->slot_restore(b->self, slot, host, err);
+Status backend_copy_begin(Backend *b, const BackendCopy *copies, int32_t n, uint64_t *ticket,
+                          Err *err) {
+    if (n < 1)
+        return err_set(err, STATUS_INVALID, "copies: expected at least 1, found %d", n);
+    for (int32_t i = 0; i < n; i++)
+        TRY(copy_check(b, &copies[i], i, err));
+    TRY(b->table->copy_begin(b->self, copies, n, err));
+    *ticket = ++b->n_lists;
+    return STATUS_OK;
+}
+
+static Status ticket_check(const Backend *b, uint64_t ticket, Err *err) {
+    if (ticket >= 1 && ticket <= b->n_lists)
+        return STATUS_OK;
+    return err_set(err, STATUS_INVALID, "copies: ticket: expected 1 to %llu, found %llu",
+                   (unsigned long long)b->n_lists, (unsigned long long)ticket);
+}
+
+Status backend_copy_poll(Backend *b, uint64_t ticket, bool *is_finished, Err *err) {
+    TRY(ticket_check(b, ticket, err));
+    if (b->table->copy_poll)
+        return b->table->copy_poll(b->self, ticket, is_finished, err);
+    *is_finished = true;
+    return STATUS_OK;
+}
+
+Status backend_copy_wait(Backend *b, uint64_t ticket, Err *err) {
+    TRY(ticket_check(b, ticket, err));
+    return b->table->copy_wait ? b->table->copy_wait(b->self, ticket, err) : STATUS_OK;
+}
+
+void *backend_host_alloc(Backend *b, size_t bytes) {
+    return b->table->host_alloc ? b->table->host_alloc(b->self, bytes) : mem_alloc_aligned(bytes);
+}
+
+void backend_host_free(Backend *b, void *p) {
+    if (p && b->table->host_free)
+        b->table->host_free(b->self, p);
+    else
+        mem_free(p);
 }
 
 uint64_t backend_slot_host_bytes(const Backend *b) { return b->table->slot_host_bytes(b->self); }
 
+uint64_t backend_block_host_bytes(const Backend *b) { return b->table->block_host_bytes(b->self); }
+
+static Status copy_now(Backend *b, BackendCopy copy, Err *err) {
+    uint64_t ticket;
+    TRY(backend_copy_begin(b, &copy, 1, &ticket, err));
+    return backend_copy_wait(b, ticket, err);
+}
+
+Status backend_slot_save(Backend *b, int32_t slot, void *host, Err *err) {
+    return copy_now(b, (BackendCopy){.is_slot = true, .index = slot, .to = host}, err);
+}
+
+Status backend_slot_restore(Backend *b, int32_t slot, const void *host, Err *err) {
+    return copy_now(b, (BackendCopy){.is_slot = true, .index = slot, .from = host}, err);
+}
+
 Status backend_block_save(Backend *b, int32_t block, void *host, Err *err) {
-    TRY(index_check("KV block", block, b->plan.n_blocks, err));
-    return b->table->block_save(b->self, block, host, err);
+    return copy_now(b, (BackendCopy){.index = block, .to = host}, err);
 }
 
 Status backend_block_restore(Backend *b, int32_t block, const void *host, Err *err) {
-    TRY(index_check("KV block", block, b->plan.n_blocks, err));
-    return b->table->block_restore(b->self, block, host, err);
+    return copy_now(b, (BackendCopy){.index = block, .from = host}, err);
 }
-
-uint64_t backend_block_host_bytes(const Backend *b) { return b->table->block_host_bytes(b->self); }
 
 Status backend_slot_peek(Backend *b, int32_t slot, int layer, double *s, double *window, Err *err) {
     TRY(index_check("state slot", slot, b->plan.n_slots, err));

@@ -18,6 +18,7 @@
 enum {
     KV_BLOCK = RECUR_CHUNK, // tokens of one KV block; so a snapshot at a multiple of 64 ends one
     BATCH_IN_FLIGHT = 2,    // steps that may be submitted and not yet waited for
+    COPY_LISTS = 32,        // lists of copies that may be under way
 };
 
 typedef enum BackendKind {
@@ -154,6 +155,7 @@ NODISCARD Status backend_needs(BackendNeeds *out, BackendKind kind, const Weight
 NODISCARD Status backend_open(Backend **out, BackendKind kind, const Weights *w,
                               const BackendPlan *plan, const Progress *progress, const Log *log,
                               Err *err);
+/* Waits for the steps and copies under way. */
 void backend_close(Backend *b);
 BackendKind backend_kind(const Backend *b);
 const ModelConfig *backend_config(const Backend *b);
@@ -240,17 +242,61 @@ NODISCARD Status backend_sampler_set(Backend *b, int32_t sampler, const SamplePa
                                      const int32_t *ids, int32_t n_prompt, int32_t n_generated,
                                      Err *err);
 
-/* State slots: recurrent state and convolution windows of all layers.
- * host  [slot_host_bytes] bytes, a format of this backend. */
+/* State slots: recurrent state and convolution windows of all layers. */
 void backend_slot_copy(Backend *b, int32_t to, int32_t from);
+
+/* ---- state slots and KV blocks to and from host memory ---- */
+
+/* One that is saved (`to` is given) or restored (`from` is). The bytes are of a format of this
+ * backend, for this model: backend_slot_host_bytes or backend_block_host_bytes of them. */
+typedef struct BackendCopy {
+    bool is_slot;     // state slot `index`; else KV block `index`
+    int32_t index;    //
+    void *to;         // save: host memory that receives it; NULL: a restore
+    const void *from; // restore: what a save has made; NULL: a save
+} BackendCopy;
+
+/* Begins a list of copies, which travels beside the steps. All calls take effect in their order
+ * here too, and the device itself keeps to it; the caller need not wait:
+ * - A save gets what the steps, slot copies and lists before it have made.
+ * - What is submitted behind the list and writes a slot or block that the list saves, or uses one
+ *   that it restores, starts when the whole list is finished. Everything else runs on beside it;
+ *   blocks that are being saved may be read.
+ * So a slot or block may go to another sequence as soon as its save has begun, and a restored one
+ * may be used at once. A step that must wait holds up the steps behind it.
+ *
+ * copies  [n] n >= 1, taking effect in their order; the array itself is not kept (in)
+ *         Host memory is borrowed until the list is finished. What a restore reads is there, or an
+ *         unfinished save that has begun before will write it.
+ * ticket  number of the list for what follows: 1, 2, ...; lists are finished in this order (out)
+ * Returns STATUS_INVALID, naming what is malformed, with nothing done. After any other failure
+ *         nothing of the list is under way and what it should have written is undefined.
+ * Cost:   waits for the oldest list where COPY_LISTS are unfinished. A card copies beside the steps
+ *         to and from memory of backend_host_alloc alone: with any other the call may wait for the
+ *         steps ahead and the copy. ref and cpu have copied when it returns. */
+NODISCARD Status backend_copy_begin(Backend *b, const BackendCopy *copies, int32_t n,
+                                    uint64_t *ticket, Err *err);
+/* Whether a list is finished, and waiting for it; as often as one likes, or never. STATUS_INVALID
+ * for a number that no list has; STATUS_DEVICE when the device was lost before the list was known
+ * to be finished: its host memory is let go, and what it saved there is undefined. */
+NODISCARD Status backend_copy_poll(Backend *b, uint64_t ticket, bool *is_finished, Err *err);
+NODISCARD Status backend_copy_wait(Backend *b, uint64_t ticket, Err *err);
+
+/* Host memory that copies can travel to and from beside the steps; NULL when there is none. For a
+ * card its pages are pinned, which takes long and takes them from everybody else: to be had once,
+ * in large pieces. Freed (NULL is fine) before the backend is closed, with no copy of it
+ * unfinished. */
+void *backend_host_alloc(Backend *b, size_t bytes);
+void backend_host_free(Backend *b, void *p);
+
+uint64_t backend_slot_host_bytes(const Backend *b);
+uint64_t backend_block_host_bytes(const Backend *b);
+
+/* A list of one, begun and waited for; host: as `to` and `from` above. */
 NODISCARD Status backend_slot_save(Backend *b, int32_t slot, void *host, Err *err);
 NODISCARD Status backend_slot_restore(Backend *b, int32_t slot, const void *host, Err *err);
-uint64_t backend_slot_host_bytes(const Backend *b);
-
-/* KV blocks to and from host memory. host [block_host_bytes] bytes, a format of this backend. */
 NODISCARD Status backend_block_save(Backend *b, int32_t block, void *host, Err *err);
 NODISCARD Status backend_block_restore(Backend *b, int32_t block, const void *host, Err *err);
-uint64_t backend_block_host_bytes(const Backend *b);
 
 /* Tests and `logits --taps`: recurrent state S [HV, 128 key, 128 value] and window [3, CC] (oldest
  * first) of one GDN layer, widened. */

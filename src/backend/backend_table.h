@@ -10,7 +10,8 @@
 
 #include "backend/backend.h"
 
-/* One backend. is_available, is_here, memory_free, and counters and what follows it, may be NULL.
+/* One backend. is_available, is_here, memory_free, and counters and what follows it, may be NULL;
+ * so may what is said of below.
  *
  * The dispatcher guarantees:
  * - plan: max_rows, max_seqs, n_blocks, n_slots, max_ctx >= 1, n_samplers >= 0, max_logits in
@@ -25,12 +26,14 @@
  *   prefill, each in a slot that stands nowhere else in the batch; layers are all, or what
  *   backend_splits_layers states where the table says so).
  * - wait: a step is unfinished.
- * - sampler_set, slot_*, block_*: numbers in range, layer is a GDN layer. A step may be unfinished:
- *   calls take effect in their order, so these see what the steps before them made.
+ * - sampler_set, slot_copy, slot_peek: numbers in range, layer is a GDN layer. A step may be
+ *   unfinished: calls take effect in their order, so these see what the steps before them made.
+ * - copy_begin: n >= 1, numbers in range, one of `to` and `from` is NULL. Lists count from 1 where
+ *   copy_begin returned STATUS_OK; a ticket is the number of such a list.
  * open may keep nothing of w, plan (nor plan->mask) or progress; it may keep log. */
 typedef struct BackendTable {
     BackendKind kind;
-    int32_t chunk_rows; // what backend_chunk_rows says; 0: as the CPU
+    int32_t chunk_rows; // what backend_chunk_rows says; 0: as on a CPU
     bool splits_layers; // what backend_splits_layers says
     /* Whether this machine can run it; writes the reason (or a short description) into text
      * [size], NUL-terminated. NULL: it always can. */
@@ -49,11 +52,14 @@ typedef struct BackendTable {
     Status (*sampler_set)(void *self, int32_t sampler, const SampleParams *params,
                           const int32_t *ids, int32_t n_prompt, int32_t n_generated, Err *err);
     void (*slot_copy)(void *self, int32_t to, int32_t from);
-    Status (*slot_save)(void *self, int32_t slot, void *host, Err *err);
-    Status (*slot_restore)(void *self, int32_t slot, const void *host, Err *err);
+    Status (*copy_begin)(void *self, const BackendCopy *copies, int32_t n, Err *err);
+    /* Both NULL: copy_begin has copied when it returns. */
+    Status (*copy_poll)(void *self, uint64_t ticket, bool *is_finished, Err *err);
+    Status (*copy_wait)(void *self, uint64_t ticket, Err *err);
+    /* Both NULL: any host memory will do. p is not NULL. */
+    void *(*host_alloc)(void *self, size_t bytes);
+    void (*host_free)(void *self, void *p);
     uint64_t (*slot_host_bytes)(const void *self);
-    Status (*block_save)(void *self, int32_t block, void *host, Err *err);
-    Status (*block_restore)(void *self, int32_t block, const void *host, Err *err);
     uint64_t (*block_host_bytes)(const void *self);
     Status (*slot_peek)(void *self, int32_t slot, int layer, double *s, double *window, Err *err);
     void (*counters)(const void *self, BackendCounters *out); // NULL: it does not count

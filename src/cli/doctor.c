@@ -82,7 +82,7 @@ static const DoctorColumn DOCTOR_COLUMNS[] = {
 #else
     {COLUMN_AVX2, "avx2", "avx2 fma"},
     {COLUMN_AVX512, "avx512", "avx512f avx512bw avx512dq avx512vl avx512_vnni avx512_bf16"},
-    {COLUMN_AMX, "amx", "avx512_vnni avx512_bf16 amx_tile amx_int8 amx_bf16"},
+    {COLUMN_AMX, "amx", "avx512_vnni avx512_bf16 amx_tile amx_bf16"},
 #endif
 };
 

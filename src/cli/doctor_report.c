@@ -19,7 +19,7 @@ typedef struct DoctorShares {
 static const DoctorShares DOCTOR_SHARES[] = {
     {"generic", 0.12, 0.11},
     {"avx512", 0.80, 0.65},
-    {"amx", 0.72, 0.14},
+    {"amx", 0.66, 0.24},
     {"cuda", 0.27, 0.34},
 };
 

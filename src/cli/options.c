@@ -188,7 +188,7 @@ static const Option OPTIONS[] = {
     {"max-connections", 0, OPTION_INT, AT(max_connections), 1, 1 << 20, "N", " serve ",
      "connections at once (default: 4096, or what the descriptors allow)"},
     {"mixed", 0, OPTION_INT, AT(mixed), 1, LIMIT_CONTEXT, "N", " serve ",
-     "prompt tokens read at once beside answers (default 256)"},
+     "prompt tokens read at once beside answers (default 256, on a card 512)"},
     {"mixed-ms", 0, OPTION_INT, AT(mixed_ms), 1, 60000, "MS", " serve ",
      "how long answers wait for that in one step (default: on a CPU up to twice what their own "
      "step takes, else as --mixed says)"},

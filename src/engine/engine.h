@@ -26,7 +26,7 @@ typedef struct EngineOptions {
     int32_t max_seqs;    // sequences at once; 0: 8
     int32_t chunk_tok;   // rows of prefill in one step, rounded up to 64; 0: what suits the device
                          // (backend_chunk_rows), less where its memory is short
-    int32_t mixed_tok;   // the same while others decode; 0: 256
+    int32_t mixed_tok;   // the same while others decode; 0: 256, on a card 512
     int32_t mixed_ms;    // how long those may wait for it in one step, by how long rows and layers
                          // took so far, whatever mixed_tok says; 0: where layers can be split, 1.5
                          // to 2 times what the decodes take, else only mixed_tok counts

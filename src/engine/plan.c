@@ -12,6 +12,7 @@ enum {
     PLAN_SEQS_DEFAULT = 8,
     PLAN_CHUNK_LEAST = 1024,  // rows that the default is not made less than for want of memory
     PLAN_MIXED_DEFAULT = 256, // rows: about as long as three decode steps on a CPU
+    PLAN_MIXED_CARD = 512,    // which it reads in hardly more time than 256
     PLAN_SEQS_MAX = 1024,
     PLAN_CACHE_MAX = 1 << 16,
 };
@@ -41,7 +42,8 @@ static Status plan_try(EnginePlan *plan, int32_t ctx_tok, int32_t chunk, const W
     plan->limit_tok = min_i32(plan->ctx_tok, weights_config(w)->max_positions);
     chunk = min_i32(chunk, ctx_tok); // no step can have more rows: scratch for them would be lost
     plan->chunk_tok = (int32_t)round_up_size((size_t)chunk, RECUR_CHUNK);
-    int32_t mixed = options->mixed_tok ? options->mixed_tok : PLAN_MIXED_DEFAULT;
+    int32_t usual = options->kind == BACKEND_CUDA ? PLAN_MIXED_CARD : PLAN_MIXED_DEFAULT;
+    int32_t mixed = options->mixed_tok ? options->mixed_tok : usual;
     plan->mixed_tok = min_i32((int32_t)round_up_size((size_t)mixed, RECUR_CHUNK), plan->chunk_tok);
     BackendPlan backend = engine_backend_plan(plan, options);
     return backend_needs(&plan->needs, options->kind, w, &backend, err);

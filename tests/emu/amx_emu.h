@@ -89,30 +89,6 @@ AMX_EMU_FN void amx_emu_product(AmxEmuTile **c, AmxEmuTile **a, AmxEmuTile **b, 
     amx_emu_expect((*c)->row_bytes % 4 == 0, "whole elements");
 }
 
-/* Sums of four products of 8-bit integers each, modulo 2^32; a signed or not, b unsigned. Columns
- * that a tile has not are zero. */
-AMX_EMU_FN void amx_emu_dpb(int tc, int ta, int tb, int is_signed) {
-    AmxEmuTile *c, *a, *b;
-    amx_emu_product(&c, &a, &b, tc, ta, tb);
-    for (int m = 0; m < c->rows; m++) {
-        uint32_t sum[16], four[16];
-        memcpy(sum, c->data[m], sizeof sum);
-        for (int k = 0; k < b->rows; k++) {
-            memcpy(four, b->data[k], sizeof four);
-            for (int i = 0; i < 4; i++) {
-                int byte = a->data[m][4 * k + i];
-                uint32_t value = (uint32_t)(is_signed ? (int8_t)byte : byte);
-                for (int n = 0; n < 16; n++)
-                    sum[n] += value * (four[n] >> 8 * i & 255);
-            }
-        }
-        memcpy(c->data[m], sum, sizeof sum);
-    }
-}
-
-AMX_EMU_FN void amx_emu_dpbsud(int c, int a, int b) { amx_emu_dpb(c, a, b, 1); }
-AMX_EMU_FN void amx_emu_dpbuud(int c, int a, int b) { amx_emu_dpb(c, a, b, 0); }
-
 /* f32 with subnormal numbers as zeros. */
 static inline float amx_emu_flush(float x) { return fabsf(x) < 0x1p-126f ? copysignf(0, x) : x; }
 

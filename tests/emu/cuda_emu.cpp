@@ -5,6 +5,9 @@
 #include "cuda_emu.h"
 
 #include <cstdio>
+#include <deque>
+#include <map>
+#include <memory>
 #include <sys/mman.h>
 #include <ucontext.h>
 #include <vector>
@@ -551,6 +554,135 @@ void emu_run(dim3 grid, int block, size_t shared, const std::function<void()> &b
             }
 }
 
+/* ---- streams ---- */
+
+struct EmuMark {
+    uint64_t recorded, passed; // times an event was recorded, and those that its stream has come to
+};
+struct EmuEvent {
+    std::shared_ptr<EmuMark> mark = std::make_shared<EmuMark>();
+};
+
+namespace {
+
+/* A piece of a stream's work; it can begin once the mark was passed `number` times. */
+struct Work {
+    std::function<void()> run;
+    std::shared_ptr<EmuMark> mark;
+    uint64_t number;
+};
+
+} // namespace
+
+struct EmuStream {
+    std::deque<Work> queue;
+    unsigned weight; // in the draw
+};
+
+namespace {
+
+enum { COPY_PIECES = 3, PIECE_MIN = 4096 }; // a copy that others may come into the middle of
+
+std::vector<EmuStream *> streams;
+std::map<const char *, size_t> pinned; // host memory that the card can reach
+uint32_t queue_seed;
+uint64_t chance;
+
+uint32_t draw(uint32_t n) {
+    chance = chance * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(chance >> 33) % n;
+}
+
+bool can_begin(const EmuStream *s) {
+    return !s->queue.empty() &&
+           (!s->queue.front().mark || s->queue.front().mark->passed >= s->queue.front().number);
+}
+
+/* Does one piece of the work of a stream that can go on; false: none can. */
+bool streams_step() {
+    unsigned all = 0;
+    for (const EmuStream *s : streams)
+        all += can_begin(s) ? s->weight : 0;
+    if (!all)
+        return false;
+    unsigned at = draw(all);
+    for (EmuStream *s : streams) {
+        if (!can_begin(s))
+            continue;
+        if (at < s->weight) {
+            Work w = s->queue.front();
+            s->queue.pop_front();
+            if (w.run)
+                w.run();
+            return true;
+        }
+        at -= s->weight;
+    }
+    return false;
+}
+
+/* Goes on until `is_done` says so. */
+void streams_run(const std::function<bool()> &is_done) {
+    while (!is_done())
+        if (!streams_step())
+            wrong("streams wait for each other");
+}
+
+void streams_drain() {
+    while (streams_step()) {
+    }
+}
+
+bool is_pinned(const void *p) {
+    auto at = pinned.upper_bound(static_cast<const char *>(p));
+    return at != pinned.begin() && static_cast<const char *>(p) < (--at)->first + at->second;
+}
+
+/* How often something is done before anybody waits: never, at times, mostly. */
+void streams_by_chance() {
+    static const uint32_t shares[] = {0, 2, 9};
+    while (draw(10) < shares[queue_seed % 3] && streams_step()) {
+    }
+}
+
+cudaError_t enqueue(cudaStream_t stream, const Work &w) {
+    if (!queue_seed || !stream) {
+        streams_drain();
+        if (w.run)
+            w.run();
+        return cudaSuccess;
+    }
+    stream->queue.push_back(w);
+    streams_by_chance();
+    return cudaSuccess;
+}
+
+} // namespace
+
+extern "C" {
+/* The card is lost: whoever waits for it is told, and nothing that was queued is done. From the
+ * call on that comes `after` others when emu_lose_after says so (-1: not), every call is told. */
+int emu_is_lost = 0, emu_lose_after = -1;
+static cudaError_t emu_call(void) {
+    if (emu_lose_after < 0 || emu_lose_after-- > 0)
+        return cudaSuccess;
+    emu_lose_after = 0;
+    emu_is_lost = 1;
+    return cudaErrorLaunchFailure;
+}
+}
+
+cudaError_t emu_enqueue(cudaStream_t stream, const std::function<void()> &work) {
+    cudaError_t e = emu_call();
+    return e == cudaSuccess ? enqueue(stream, {work, nullptr, 0}) : e;
+}
+
+extern "C" void emu_set_queue(uint32_t seed) {
+    streams_drain();
+    queue_seed = seed;
+    chance = seed;
+}
+
 /* ---- runtime calls ---- */
 
 extern "C" {
@@ -597,6 +729,16 @@ cudaError_t cudaGetLastError(void) { return cudaSuccess; }
 
 /* Fails the allocation that comes `after` others; -1: none. */
 int emu_fail_after = -1;
+static cudaError_t emu_wait(const std::function<bool()> &is_done) {
+    cudaError_t e = emu_call();
+    if (emu_is_lost) {
+        for (EmuStream *s : streams)
+            s->queue.clear();
+        return cudaErrorLaunchFailure;
+    }
+    streams_run(is_done);
+    return e;
+}
 static cudaError_t emu_alloc(void **p, size_t n) {
     if (emu_fail_after >= 0 && emu_fail_after-- == 0)
         return cudaErrorMemoryAllocation;
@@ -606,38 +748,101 @@ static cudaError_t emu_alloc(void **p, size_t n) {
     return *p ? cudaSuccess : cudaErrorMemoryAllocation;
 }
 cudaError_t cudaMalloc(void **p, size_t n) { return emu_alloc(p, n); }
-cudaError_t cudaFree(void *p) {
+cudaError_t cudaFree(void *p) { // waits for the card, as the runtime does
+    streams_drain();
     free(p);
     return cudaSuccess;
 }
-cudaError_t cudaHostAlloc(void **p, size_t n, unsigned) { return emu_alloc(p, n); }
-cudaError_t cudaFreeHost(void *p) { return cudaFree(p); }
-cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, enum cudaMemcpyKind,
-                            cudaStream_t) {
-    memmove(to, from, n);
+cudaError_t cudaHostAlloc(void **p, size_t n, unsigned) {
+    cudaError_t e = emu_alloc(p, n);
+    if (e == cudaSuccess)
+        pinned[static_cast<char *>(*p)] = n;
+    return e;
+}
+cudaError_t cudaFreeHost(void *p) {
+    pinned.erase(static_cast<char *>(p));
+    return cudaFree(p);
+}
+/* As the card: from pages that are not pinned the bytes are taken before the call returns, and such
+ * pages have theirs when it returns. */
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, enum cudaMemcpyKind kind,
+                            cudaStream_t stream) {
+    if (emu_call() != cudaSuccess)
+        return cudaErrorLaunchFailure;
+    std::shared_ptr<std::vector<char>> staged;
+    if (queue_seed && stream && kind == cudaMemcpyHostToDevice && !is_pinned(from)) {
+        const char *bytes = static_cast<const char *>(from);
+        staged = std::make_shared<std::vector<char>>(bytes, bytes + n);
+        from = staged->data();
+    }
+    size_t piece = n < PIECE_MIN ? n : n / COPY_PIECES + 1;
+    for (size_t at = 0; at < n; at += piece) {
+        size_t m = n - at < piece ? n - at : piece;
+        enqueue(stream, {[=] {
+                             (void)staged; // held until then
+                             memmove(static_cast<char *>(to) + at,
+                                     static_cast<const char *>(from) + at, m);
+                         },
+                         nullptr, 0});
+    }
+    if (queue_seed && stream && kind == cudaMemcpyDeviceToHost && !is_pinned(to))
+        return emu_wait([=] { return stream->queue.empty(); });
     return cudaSuccess;
 }
-cudaError_t cudaMemsetAsync(void *p, int value, size_t n, cudaStream_t) {
-    memset(p, value, n);
-    return cudaSuccess;
+cudaError_t cudaMemsetAsync(void *p, int value, size_t n, cudaStream_t stream) {
+    if (emu_call() != cudaSuccess)
+        return cudaErrorLaunchFailure;
+    return enqueue(stream, {[=] { memset(p, value, n); }, nullptr, 0});
 }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned) {
-    *s = reinterpret_cast<cudaStream_t>(16);
+    static const unsigned weights[] = {1, 64, 4096}; // one far ahead of another
+    *s = new EmuStream{{}, weights[draw(3)]};
+    streams.push_back(*s);
     return cudaSuccess;
 }
-cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
-/* The card is lost: whoever waits for it is told. */
-int emu_is_lost = 0;
-static cudaError_t emu_wait(void) { return emu_is_lost ? cudaErrorLaunchFailure : cudaSuccess; }
-cudaError_t cudaStreamSynchronize(cudaStream_t) { return emu_wait(); }
-cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
+cudaError_t cudaStreamDestroy(cudaStream_t s) {
+    streams_drain();
+    for (size_t i = 0; i < streams.size(); i++)
+        if (streams[i] == s)
+            streams.erase(streams.begin() + (ptrdiff_t)i);
+    delete s;
+    return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t s) {
+    return emu_wait([=] { return !s || s->queue.empty(); });
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) {
+    if (emu_call() != cudaSuccess)
+        return cudaErrorLaunchFailure;
+    return enqueue(s, {nullptr, e->mark, e->mark->recorded});
+}
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned) {
-    *e = reinterpret_cast<cudaEvent_t>(16);
+    *e = new EmuEvent;
     return cudaSuccess;
 }
-cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
-cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaEventSynchronize(cudaEvent_t) { return emu_wait(); }
+cudaError_t cudaEventDestroy(cudaEvent_t e) {
+    delete e;
+    return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
+    if (emu_call() != cudaSuccess)
+        return cudaErrorLaunchFailure;
+    std::shared_ptr<EmuMark> mark = e->mark;
+    uint64_t number = ++mark->recorded;
+    return enqueue(s, {[=] { mark->passed = number; }, nullptr, 0});
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t e) {
+    return emu_wait([=] { return e->mark->passed >= e->mark->recorded; });
+}
+cudaError_t cudaEventQuery(cudaEvent_t e) {
+    cudaError_t status = emu_wait([] { return true; });
+    streams_by_chance();
+    if (draw(4) == 0) // who asks often enough is told that it is done
+        streams_step();
+    if (status != cudaSuccess)
+        return status;
+    return e->mark->passed >= e->mark->recorded ? cudaSuccess : cudaErrorNotReady;
+}
 /* There are no graphs: the backend must do without them when capture is refused. */
 cudaError_t cudaStreamBeginCapture(cudaStream_t, enum cudaStreamCaptureMode) {
     return cudaErrorInvalidValue;

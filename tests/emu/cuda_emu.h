@@ -4,7 +4,9 @@
  * instructions are computed from the lanes' registers as the PTX manual lays them out;
  * asynchronous copies land only when they are waited for (those behind a gate when nothing else can
  * go on), and asynchronous matrix instructions are made when they are waited for; the order of
- * warps and lanes can be turned round, so that a missing barrier shows as a different result.
+ * warps and lanes can be turned round, so that a missing barrier shows as a different result. What
+ * streams are given is done at once, or (emu_set_queue) later and in any order that their events
+ * allow, so that a missing event shows too.
  *
  * Owns:     nothing.  Thread: one. */
 #ifndef LILY_EMU_CUDA_EMU_H
@@ -99,6 +101,9 @@ void emu_gate_arrive_copies(uint64_t *gate);
 void emu_gate_wait(const uint64_t *gate, int round);
 /* 0: ascending; 1: descending warps and lanes, and copies behind gates land at once. */
 extern "C" void emu_set_order(int order);
+/* 0: streams do at once what they are given. Else they keep it until somebody waits for it, or
+ * until chance has it done earlier; which of them goes on is drawn from the seed. */
+extern "C" void emu_set_queue(uint32_t seed);
 
 #define __syncthreads() emu_barrier()
 static inline void __syncwarp() { emu_collective(EMU_SYNC, nullptr, nullptr, 0); }
@@ -267,15 +272,16 @@ static inline uint4 load_once(const uint4 *p) { return *p; }
 static inline uint2 load_once(const uint2 *p) { return *p; }
 static inline void chain_wait() {}
 static inline void chain_next() {}
-struct CudaLaunch;
 extern "C" int emu_shared; // what a block may have
-template <typename... P, typename... A>
-static cudaError_t start(const CudaLaunch *, void (*kernel)(P...), dim3 grid, int block,
-                         size_t shared, A... args) {
+/* Does a piece of work in the order of a stream; NULL: now. */
+cudaError_t emu_enqueue(cudaStream_t stream, const std::function<void()> &work);
+template <typename L, typename... P, typename... A> // L: CudaLaunch, which is not known here
+static cudaError_t start(const L *l, void (*kernel)(P...), dim3 grid, int block, size_t shared,
+                         A... args) {
     if (shared > (size_t)emu_shared)
         return cudaErrorInvalidValue;
-    emu_run(grid, block, shared, [=] { kernel(P(args)...); });
-    return cudaSuccess;
+    return emu_enqueue(l->stream,
+                       [=] { emu_run(grid, block, shared, [=] { kernel(P(args)...); }); });
 }
 template <typename... P> static cudaError_t allow_shared(void (*)(P...), size_t bytes) {
     return bytes > (size_t)emu_shared ? cudaErrorInvalidValue : cudaSuccess;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* cuda_runtime_api.h - the few calls of the CUDA runtime that the backend makes, for machines
- * without a card: device memory is host memory, a stream runs at once (cuda_emu.cpp).
+ * without a card: device memory is host memory, a stream runs at once or in an order that is drawn
+ * (cuda_emu.cpp).
  *
  * Owns:     nothing.  Thread: one. */
 #ifndef LILY_EMU_CUDA_RUNTIME_API_H
@@ -15,6 +16,7 @@ typedef enum cudaError {
     cudaErrorMemoryAllocation = 2,
     cudaErrorInsufficientDriver = 35,
     cudaErrorNoDevice = 100,
+    cudaErrorNotReady = 600,
     cudaErrorLaunchFailure = 719,
 } cudaError_t;
 
@@ -73,6 +75,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags);
 cudaError_t cudaEventDestroy(cudaEvent_t event);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
+cudaError_t cudaEventQuery(cudaEvent_t event);
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode);
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph);
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph,

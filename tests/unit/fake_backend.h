@@ -364,37 +364,21 @@ static void fake_slot_copy(void *self, int32_t to, int32_t from) {
     f->slots[to] = f->slots[from];
 }
 
-static Status fake_slot_save(void *self, int32_t slot, void *host, Err *err) {
+static Status fake_copy_begin(void *self, const BackendCopy *copies, int32_t n, Err *err) {
     Fake *f = self;
     UNUSED(err);
-    memcpy(host, &f->slots[slot], sizeof f->slots[slot]);
-    return STATUS_OK;
-}
-
-static Status fake_slot_restore(void *self, int32_t slot, const void *host, Err *err) {
-    Fake *f = self;
-    UNUSED(err);
-    memcpy(&f->slots[slot], host, sizeof f->slots[slot]);
+    for (const BackendCopy *copy = copies; copy < copies + n; copy++) {
+        void *at = copy->is_slot ? (void *)&f->slots[copy->index]
+                                 : &f->blocks[(size_t)copy->index * KV_BLOCK];
+        size_t bytes = copy->is_slot ? sizeof *f->slots : KV_BLOCK * sizeof *f->blocks;
+        memcpy(copy->to ? copy->to : at, copy->to ? at : copy->from, bytes);
+    }
     return STATUS_OK;
 }
 
 static uint64_t fake_slot_host_bytes(const void *self) {
     UNUSED(self);
     return sizeof(FakeSlot);
-}
-
-static Status fake_block_save(void *self, int32_t block, void *host, Err *err) {
-    Fake *f = self;
-    UNUSED(err);
-    memcpy(host, &f->blocks[(size_t)block * KV_BLOCK], KV_BLOCK * sizeof *f->blocks);
-    return STATUS_OK;
-}
-
-static Status fake_block_restore(void *self, int32_t block, const void *host, Err *err) {
-    Fake *f = self;
-    UNUSED(err);
-    memcpy(&f->blocks[(size_t)block * KV_BLOCK], host, KV_BLOCK * sizeof *f->blocks);
-    return STATUS_OK;
 }
 
 static uint64_t fake_block_host_bytes(const void *self) {
@@ -420,9 +404,8 @@ static void fake_counters(const void *self, BackendCounters *out) {
     {                                                                                              \
         .kind = (kind_), .splits_layers = (splits), .needs = fake_needs, .open = fake_open,        \
         .close = fake_close, .text = fake_text, .submit = fake_submit, .wait = fake_wait,          \
-        .sampler_set = fake_sampler_set, .slot_copy = fake_slot_copy, .slot_save = fake_slot_save, \
-        .slot_restore = fake_slot_restore, .slot_host_bytes = fake_slot_host_bytes,                \
-        .block_save = fake_block_save, .block_restore = fake_block_restore,                        \
+        .sampler_set = fake_sampler_set, .slot_copy = fake_slot_copy,                              \
+        .copy_begin = fake_copy_begin, .slot_host_bytes = fake_slot_host_bytes,                    \
         .block_host_bytes = fake_block_host_bytes, .slot_peek = fake_slot_peek,                    \
         .counters = fake_counters                                                                  \
     }

@@ -2,6 +2,8 @@
 /* test_backend.c - the dispatcher: names, plans and batches that must be refused, by name. */
 #include "oracle.h"
 
+#include "backend/cpu/cpu_features.h"
+
 typedef struct Fixture {
     Oracle o;
     OracleDevice d;
@@ -61,7 +63,9 @@ static void facts_of_a_kind(void **state) {
     BackendKind kind = backend_kind_resolve(BACKEND_AUTO);
     bool has_card = backend_is_available(BACKEND_CUDA, text, sizeof text);
     assert_int_equal(kind, has_card ? BACKEND_CUDA : BACKEND_CPU);
-    assert_true(has_card || backend_chunk_rows(BACKEND_AUTO) == 1024);
+    int32_t of_cpu = cpu_features_amx() == AMX_GRANTED ? 2048 : 1024;
+    assert_int_equal(backend_chunk_rows(BACKEND_CPU), of_cpu);
+    assert_true(has_card || backend_chunk_rows(BACKEND_AUTO) == of_cpu);
     assert_int_equal(backend_chunk_rows(BACKEND_REF), 1024);
     assert_true(backend_memory_free(BACKEND_CPU, 0) > 0);
     kind = backend_kind_for(BACKEND_AUTO, f->o.weights, &f->d.plan, NULL);
@@ -352,6 +356,111 @@ static void numbers_out_of_range_are_refused(void **state) {
     assert_non_null(strstr(err.text, "temperature"));
 }
 
+#define LIST_REFUSED(words, ...)                                                                   \
+    do {                                                                                           \
+        const BackendCopy bad_[] = {{.index = 1, .to = host}, __VA_ARGS__};                        \
+        Err bad_err_ = {0};                                                                        \
+        uint64_t bad_ticket_ = 77;                                                                 \
+        assert_int_equal(                                                                          \
+            backend_copy_begin(b, bad_, (int32_t)COUNT_OF(bad_), &bad_ticket_, &bad_err_),         \
+            STATUS_INVALID);                                                                       \
+        assert_string_equal(bad_err_.text, words);                                                 \
+        assert_int_equal(bad_ticket_, 77);                                                         \
+    } while (0)
+
+/* Of a list that is not good nothing is done, and it has no number. */
+static void malformed_lists_of_copies_are_refused_by_name(void **state) {
+    Fixture *f = *state;
+    Backend *b = f->d.b;
+    size_t n = (size_t)backend_block_host_bytes(b);
+    char *host = calloc(1, n);
+    uint64_t ticket = 77;
+    bool is_finished = false;
+    Err bad = {0};
+    assert_non_null(host);
+    memset(host, 7, n);
+    LIST_REFUSED("copy 1: KV block: expected 0 to 47, found 48", {.index = 48, .to = host});
+    LIST_REFUSED("copy 1: KV block: expected 0 to 47, found -1", {.index = -1, .from = host});
+    LIST_REFUSED("copy 1: state slot: expected 0 to 3, found 4",
+                 {.is_slot = true, .index = 4, .to = host});
+    LIST_REFUSED("copy 2: state slot: expected 0 to 3, found -1", {.index = 2, .to = host},
+                 {.is_slot = true, .index = -1, .to = host});
+    LIST_REFUSED("copy 1: state slot 2: expected host memory to save to or to restore from, found "
+                 "none",
+                 {.is_slot = true, .index = 2});
+    LIST_REFUSED("copy 1: KV block 3: expected host memory to save to or to restore from, found "
+                 "both",
+                 {.index = 3, .to = host, .from = host});
+    for (int32_t i = -1; i < 1; i++) {
+        assert_int_equal(backend_copy_begin(b, NULL, i, &ticket, &bad), STATUS_INVALID);
+        assert_string_equal(bad.text, i ? "copies: expected at least 1, found -1"
+                                        : "copies: expected at least 1, found 0");
+    }
+    for (size_t i = 0; i < n; i++)
+        assert_int_equal(host[i], 7);
+    for (uint64_t i = 0; i < 2; i++) {
+        assert_int_equal(backend_copy_wait(b, i, &bad), STATUS_INVALID);
+        assert_int_equal(backend_copy_poll(b, i, &is_finished, &bad), STATUS_INVALID);
+        assert_string_equal(bad.text, i ? "copies: ticket: expected 1 to 0, found 1"
+                                        : "copies: ticket: expected 1 to 0, found 0");
+    }
+    assert_false(is_finished);
+    const BackendCopy good = {.index = 1, .to = host};
+    ORACLE_OK(backend_copy_begin(b, &good, 1, &ticket, err));
+    assert_int_equal(ticket, 1);
+    assert_int_equal(backend_copy_wait(b, 2, &bad), STATUS_INVALID);
+    assert_string_equal(bad.text, "copies: ticket: expected 1 to 1, found 2");
+    free(host);
+}
+
+/* Copies of a list take effect in its order: a slot and a block are exchanged by way of memory that
+ * the same list writes. ref and cpu are finished when the call returns. */
+static void lists_of_copies_are_made_in_their_order(void **state) {
+    Fixture *f = *state;
+    static const BackendKind kinds[] = {BACKEND_REF, BACKEND_REF64, BACKEND_CPU};
+    for (size_t k = 0; k < COUNT_OF(kinds); k++) {
+        OracleDevice d;
+        oracle_device_open(&d, f->o.weights, kinds[k], (BackendPlan){.n_threads = 1});
+        Backend *b = d.b;
+        size_t slot = backend_slot_host_bytes(b), block = backend_block_host_bytes(b);
+        char *host = backend_host_alloc(b, 3 * (slot + block));
+        char *two = host + slot + block, *got = host + 2 * (slot + block);
+        assert_non_null(host);
+        memset(two, 1, slot + block);
+        const BackendCopy list[] = {
+            {.is_slot = true, .index = 2, .from = two},  // slot 2 and block 7 are of ones
+            {.index = 7, .from = two},                   //
+            {.is_slot = true, .index = 2, .to = host},   // to 0 and 3
+            {.index = 7, .to = host + slot},             //
+            {.is_slot = true, .index = 0, .from = host}, //
+            {.index = 3, .from = host + slot},           //
+            {.is_slot = true, .index = 1, .to = got},    // never written: zeros
+            {.is_slot = true, .index = 2, .from = got},  //
+        };
+        uint64_t ticket = 0;
+        bool is_finished = false;
+        int64_t before = mem_count();
+        ORACLE_OK(backend_copy_begin(b, list, (int32_t)COUNT_OF(list), &ticket, err));
+        ORACLE_OK(backend_copy_poll(b, ticket, &is_finished, err));
+        assert_true(is_finished);
+        ORACLE_OK(backend_copy_wait(b, ticket, err));
+        assert_int_equal(mem_count(), before);
+        memset(host, 9, slot + block);
+        ORACLE_OK(backend_slot_save(b, 0, host, err));
+        ORACLE_OK(backend_block_save(b, 3, host + slot, err));
+        assert_memory_equal(host, two, slot + block);
+        ORACLE_OK(backend_slot_save(b, 2, host, err));
+        for (size_t i = 0; i < slot; i++)
+            assert_int_equal(host[i], 0);
+        backend_host_free(b, host);
+        backend_host_free(b, NULL);
+        mem_fail_after(0);
+        assert_null(backend_host_alloc(b, 1));
+        mem_fail_after(-1);
+        oracle_device_close(&d);
+    }
+}
+
 static void a_backend_that_times_no_stages_says_none(void **state) {
     Fixture *f = *state;
     BackendStage stages[4];
@@ -462,6 +571,8 @@ int main(void) {
         WITH(carry_needs_a_sampled_sequence_of_the_step_before),
         WITH(wait_without_a_step_is_refused),
         WITH(numbers_out_of_range_are_refused),
+        WITH(malformed_lists_of_copies_are_refused_by_name),
+        WITH(lists_of_copies_are_made_in_their_order),
         WITH(a_backend_that_times_no_stages_says_none),
         WITH(cpu_times_every_stage_of_both_phases_while_it_is_told_to),
         WITH(a_profile_changes_no_bit),

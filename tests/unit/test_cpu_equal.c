@@ -560,9 +560,79 @@ static void prefill_and_decode_agree(void **state) {
     }
     printf("%s, %s: decode against prefill, relative rms %.2g, KL %.2g\n", f->o.name,
            backend_text(d.b), oracle_score_rel(&score), oracle_score_kl(&score));
-    ORACLE_BELOW(oracle_score_rel(&score), TOL_CPU_PHASES_REL, "decode against prefill");
+    bool is_amx = strstr(backend_text(d.b), "matmul amx");
+    ORACLE_BELOW(oracle_score_rel(&score), is_amx ? TOL_AMX_PHASES_REL : TOL_CPU_PHASES_REL,
+                 "decode against prefill");
     free(want);
     oracle_device_close(&d);
+}
+
+/* A context of 68 blocks, cut into parts of 3, from two blocks that stand in it again and again. */
+enum { LONG_BLOCKS = 68, LONG_POS = (LONG_BLOCKS - 1) * KV_BLOCK, LONG_ROWS = 3 };
+
+/* One step of one sequence on `blocks`, with `beside` (NULL: alone) as a second one of the step;
+ * copies its logits. */
+static void long_step(OracleDevice *d, BatchPhase phase, int32_t slot, const int32_t *blocks,
+                      int32_t pos, const int32_t *ids, OracleSeq *beside, float *out) {
+    int32_t n = phase == PHASE_PREFILL ? LONG_ROWS : 1, in[LONG_ROWS + 1];
+    memcpy(in, ids, sizeof *in * (size_t)n);
+    in[n] = 5;
+    OracleSeq s = {.slot = slot, .pos = pos};
+    BatchSeq parts[2] = {oracle_part(&s, phase, 0, n, n > 1 ? WANT_ALL : WANT_LAST)};
+    parts[0].blocks = blocks;
+    if (beside)
+        parts[1] = oracle_part(beside, PHASE_DECODE, n, 1, WANT_NOTHING);
+    Batch batch = {
+        .n_seqs = 1 + (beside != NULL), .seqs = parts, .n_rows = n + (beside != NULL), .ids = in};
+    BatchResult r[2];
+    ORACLE_OK(backend_submit(d->b, &batch, err));
+    ORACLE_OK(backend_wait(d->b, r, err));
+    memcpy(out, r[0].logits, sizeof *out * (size_t)n * (size_t)d->c->vocab);
+}
+
+/* Decode over a context that is cut into many parts agrees with prefill, which cuts nothing, and is
+ * equal for any number of threads and beside a row of few parts. */
+static void contexts_of_many_parts_are_equal(void **state) {
+    Fixture *f = *state;
+    static const int threads[] = {1, 2, 3, 7, 16};
+    float *first = oracle_alloc(LONG_ROWS * f->v, sizeof *first);
+    float *got = oracle_alloc(LONG_ROWS * f->v, sizeof *got);
+    for (size_t k = 0; k < n_masks(); k++)
+        for (int i = 0; i < (ORACLE_IS_SLOW ? 2 : (int)COUNT_OF(threads)); i++) {
+            OracleDevice d;
+            oracle_device_open(&d, f->o.weights, BACKEND_CPU,
+                               (BackendPlan){.n_threads = threads[i],
+                                             .mask = masks[k],
+                                             .max_ctx = LONG_BLOCKS * KV_BLOCK});
+            OracleSeq s = oracle_seq(0), beside = oracle_seq(1);
+            free(oracle_prefill(&d, &s, f->ids, 128, 128, WANT_LAST, NULL));
+            free(oracle_prefill(&d, &beside, f->ids, 64, 64, WANT_LAST, NULL));
+            int32_t blocks[LONG_BLOCKS];
+            for (int32_t j = 0; j < LONG_BLOCKS; j++)
+                blocks[j] = s.blocks[j % 3 == 1];
+            blocks[LONG_BLOCKS - 1] = s.blocks[2]; // written, by both in turn
+            backend_slot_copy(d.b, 2, s.slot);
+            for (int32_t row = 0; row < LONG_ROWS; row++)
+                long_step(&d, PHASE_DECODE, s.slot, blocks, LONG_POS + row, f->ids + 200 + row,
+                          i % 2 ? &beside : NULL, got + (size_t)row * f->v);
+            if (i > 0) {
+                expect_same(f, got, first, LONG_ROWS, "many parts, threads", threads[i]);
+            } else {
+                OracleScore score = {0};
+                long_step(&d, PHASE_PREFILL, 2, blocks, LONG_POS, f->ids + 200, NULL, first);
+                oracle_score(&score, got, first, LONG_ROWS, d.c->vocab);
+                printf("%s, %s: decode over many parts against prefill, relative rms %.2g\n",
+                       f->o.name, backend_text(d.b), oracle_score_rel(&score));
+                // These few rows: 8e-5 and 2e-4; with one part lost 8e-4 and 2e-3.
+                bool is_amx = strstr(backend_text(d.b), "matmul amx");
+                ORACLE_BELOW(oracle_score_rel(&score),
+                             is_amx ? TOL_AMX_PHASES_REL : TOL_CPU_PHASES_REL / 10, "many parts");
+                memcpy(first, got, sizeof *got * LONG_ROWS * f->v);
+            }
+            oracle_device_close(&d);
+        }
+    free(first);
+    free(got);
 }
 
 static void wrong_masks_and_too_many_rows_are_refused(void **state) {
@@ -599,6 +669,7 @@ int main(void) {
         BOTH(carried_ids_are_those_fed_by_hand),
         BOTH(a_step_allocates_nothing),
         BOTH(prefill_and_decode_agree),
+        BOTH(contexts_of_many_parts_are_equal),
         BOTH(memory_stays_inside_the_plan),
         {"open_reports_missing_memory", open_reports_missing_memory, setup_a, teardown, NULL},
         {"wrong_masks_and_too_many_rows_are_refused", wrong_masks_and_too_many_rows_are_refused,

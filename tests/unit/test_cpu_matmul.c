@@ -50,6 +50,23 @@ static void case_close(Case *c) {
     free(c->w);
 }
 
+/* Whether a phase multiplies bf16 with bf16 (and reads blocks). */
+static bool is_bf16(const MatmulKernels *t, int phase) { return phase && t->block_bytes; }
+
+static double bf16_of(double x) { return (double)bf16_to_f32(bf16_from_f32((float)x)); }
+
+/* Output n of a row from operands that are rounded to bf16, and what f32 sums may be off. */
+static double bf16_product(const Case *c, const float *x, int32_t n, double *bound) {
+    double sum = 0, size = 0;
+    for (int32_t k = 0; k < c->k; k++) {
+        double term = bf16_of(c->w[n * c->k + k]) * bf16_of((double)x[k]);
+        sum += term;
+        size += fabs(term);
+    }
+    *bound = size * 6e-8 * (c->k + 8) + 1e-30; // subnormal numbers count as zero
+    return sum;
+}
+
 /* What a column may be off: f32 sums of the affine form, and the digits that hold activations
  * (16 bits of a group's largest value; values of groups below 1e-30 may vanish). */
 static double case_bound(const Case *c, const char *column, const float *x, int32_t row) {
@@ -75,48 +92,86 @@ static MatmulFn entry(const MatmulKernels *t, int bits, int phase) {
                  : (bits == 4 ? t->decode_q4 : t->decode_q8);
 }
 
-/* m rows x [m][k] through one entry, all buffers guarded. */
-static void run(const MatmulKernels *t, const Case *c, MatmulFn fn, const float *x, int32_t m,
-                const uint8_t *next, float *out) {
-    size_t bytes = t->row_bytes(c->n_groups), width = (size_t)c->n_strips * STRIP_ROWS;
+/* Prepared rows of x [m][k], guarded, in two pieces, the later first. */
+static void rows_open(const MatmulKernels *t, const Case *c, const float *x, int32_t m,
+                      const void **rows) {
+    size_t bytes = t->row_bytes(c->n_groups);
     assert_int_equal(bytes % 64, 0);
-    const void *rows[MATMUL_ROWS];
-    float *y[MATMUL_ROWS];
     for (int32_t i = 0; i < m; i++) {
         void *row = guard_alloc(bytes);
-        int32_t half = c->n_groups / 2; // prepared in two pieces, the later first
+        int32_t half = c->n_groups / 2;
         t->prepare(row, c->n_groups, half, c->n_groups - half, x + i * c->k + half * 64);
         if (half)
             t->prepare(row, c->n_groups, 0, half, x + i * c->k);
         rows[i] = row;
-        y[i] = guard_f32(width);
     }
-    fn(y, c->tiles, c->n_groups, c->n_strips, rows, m, next);
+}
+
+static void rows_close(const MatmulKernels *t, const Case *c, int32_t m, const void **rows) {
+    for (int32_t i = 0; i < m; i++)
+        guard_free((void *)rows[i], t->row_bytes(c->n_groups));
+}
+
+/* The rows in blocks, all in one guarded buffer; of x only the entries of blocks are set. */
+static uint8_t *blocks_open(const MatmulKernels *t, const Case *c, const void *const *rows,
+                            int32_t m, const void **x) {
+    size_t bytes = t->block_bytes(c->n_groups);
+    assert_int_equal(bytes % (64 * ROW_BLOCK), 0);
+    uint8_t *all = guard_alloc(bytes * (size_t)div_up_i32(m, ROW_BLOCK));
+    for (int32_t i = 0; i < m; i += ROW_BLOCK) {
+        x[i] = all + (size_t)(i / ROW_BLOCK) * bytes;
+        t->block((void *)x[i], rows + i, c->n_groups, min_i32(ROW_BLOCK, m - i));
+    }
+    return all;
+}
+
+static void blocks_close(const MatmulKernels *t, const Case *c, int32_t m, uint8_t *all) {
+    guard_free(all, t->block_bytes(c->n_groups) * (size_t)div_up_i32(m, ROW_BLOCK));
+}
+
+/* m rows x [m][k] through one phase's entry, all buffers guarded. */
+static void run(const MatmulKernels *t, const Case *c, int phase, const float *x, int32_t m,
+                const uint8_t *next, float *out) {
+    size_t width = (size_t)c->n_strips * STRIP_ROWS;
+    const void *rows[MATMUL_ROWS], *in[MATMUL_ROWS] = {NULL};
+    float *y[MATMUL_ROWS];
+    uint8_t *blocks = NULL;
+    rows_open(t, c, x, m, rows);
+    if (is_bf16(t, phase))
+        blocks = blocks_open(t, c, rows, m, in);
+    for (int32_t i = 0; i < m; i++)
+        y[i] = guard_f32(width);
+    entry(t, c->bits, phase)(y, c->tiles, c->n_groups, c->n_strips, blocks ? in : rows, m, next);
     for (int32_t i = 0; i < m; i++) {
         memcpy(out + (size_t)i * width, y[i], width * sizeof(float));
         guard_free_f32(y[i], width);
-        guard_free((void *)rows[i], bytes);
     }
+    if (blocks)
+        blocks_close(t, c, m, blocks);
+    rows_close(t, c, m, rows);
 }
 
 static void check(const Case *c, const MatmulKernels *t, int phase, const float *x, int32_t m) {
     size_t width = (size_t)c->n_strips * STRIP_ROWS;
     float *all = malloc(sizeof *all * width * (size_t)m), *one = malloc(sizeof *one * width);
-    MatmulFn fn = entry(t, c->bits, phase);
-    run(t, c, fn, x, m, NULL, all);
+    run(t, c, phase, x, m, NULL, all);
     for (int32_t i = 0; i < m; i++) {
         const float *row = x + i * c->k, *y = all + (size_t)i * width;
         for (int32_t n = 0; n < c->n; n++) {
-            double want = 0;
+            double want = 0, bound = 0;
             for (int32_t k = 0; k < c->k; k++)
                 want += c->w[n * c->k + k] * (double)row[k];
-            ASSERT_NEAR(y[n], want, case_bound(c, t->column, row, n),
+            if (is_bf16(t, phase))
+                want = bf16_product(c, row, n, &bound);
+            else
+                bound = case_bound(c, t->column, row, n);
+            ASSERT_NEAR(y[n], want, bound,
                         "%s q%d phase %d, n %d, groups %d, m %d: row %d output %d", t->column,
                         c->bits, phase, c->n, c->n_groups, m, i, n);
         }
         for (size_t n = (size_t)c->n; n < width; n++)
             assert_true(y[n] == 0.0f); // rows that fill up the strip
-        run(t, c, fn, row, 1, c->tiles, one);
+        run(t, c, phase, row, 1, c->tiles, one);
         assert_memory_equal(one, y, width * sizeof *one); // no neighbour changes a bit
     }
     free(all);
@@ -209,6 +264,28 @@ static void many_rows(void **state) {
     }
 }
 
+/* Runs around the length from which on a column reads one row's weights in another order. */
+static void long_runs_of_strips(void **state) {
+    UNUSED(state);
+    Random r = random_open(__func__);
+    static const struct {
+        int32_t bits, n_groups, n;
+    } runs[] = {{4, 32, 14 * 16}, {4, 32, 15 * 16}, {4, 8, 1000}, {8, 16, 15 * 16}, {8, 16, 300}};
+    KernelTables t = kernel_tables(false);
+    for (size_t a = 0; a < COUNT_OF(runs); a++) {
+        Case c;
+        case_open(&c, &r, runs[a].n, runs[a].n_groups, runs[a].bits, 0.05f);
+        float *x = malloc(sizeof *x * (size_t)(3 * c.k));
+        random_fill(&r, x, (size_t)(3 * c.k), 1.0f);
+        for (size_t i = 0; i < t.n; i++) {
+            check(&c, &t.tables[i].matmul, 0, x, 1);
+            check(&c, &t.tables[i].matmul, 0, x, 3);
+        }
+        free(x);
+        case_close(&c);
+    }
+}
+
 /* A value that is no number must come out as one that is none. */
 static void nan_and_infinity_are_not_hidden(void **state) {
     UNUSED(state);
@@ -225,77 +302,61 @@ static void nan_and_infinity_are_not_hidden(void **state) {
                     random_fill(&r, x, 192, 1.0f);
                     x[random_u64(&r) % 192] = bad[a];
                     const MatmulKernels *k = &t.tables[i].matmul;
-                    run(k, &c, entry(k, bits, phase), x, 1, NULL, y);
+                    run(k, &c, phase, x, 1, NULL, y);
                     for (int n = 0; n < 17; n++)
                         assert_false(isfinite(y[n]));
                     case_close(&c);
                 }
 }
 
-/* ---- the amx column gives what avx512 gives, to the bit ---- */
+/* ---- bf16 products of prompts ---- */
 
-/* The columns amx and avx512; false: this machine has not both. */
-static bool exact_columns(KernelTables *t) {
+/* The column that has them; NULL: this machine has none. */
+static const KernelTable *bf16_column(KernelTables *t) {
     *t = kernel_tables(false);
-    return t->n == 3 && strcmp(t->tables[0].matmul.column, "amx") == 0;
+    return t->tables[0].matmul.block_bytes ? &t->tables[0] : NULL;
 }
 
-static void expect_equal_columns(const KernelTables *t, const Case *c, const float *x, int32_t m,
-                                 const char *what) {
-    size_t width = (size_t)c->n_strips * STRIP_ROWS, n = width * (size_t)m;
-    float *amx = malloc(sizeof *amx * n), *want = malloc(sizeof *want * n);
-    const MatmulKernels *k = &t->tables[0].matmul, *judge = &t->tables[1].matmul;
-    run(judge, c, entry(judge, c->bits, 1), x, m, NULL, want);
-    run(k, c, entry(k, c->bits, 1), x, m, m % 2 ? c->tiles : NULL, amx);
-    for (size_t i = 0; i < n; i++)
-        if (memcmp(&amx[i], &want[i], sizeof *amx) != 0)
-            fail_msg("%s, q%d, n %d, groups %d, m %d: row %zu output %zu: %.9g, avx512 has %.9g",
-                     what, c->bits, c->n, c->n_groups, m, i / width, i % width, (double)amx[i],
-                     (double)want[i]);
-    run(k, c, entry(k, c->bits, 0), x, m, NULL, amx);
-    assert_memory_equal(amx, want, n * sizeof *want);
-    free(amx);
-    free(want);
-}
-
-static void amx_equals_avx512_for_every_number_of_rows(void **state) {
+/* Decode of that column is avx512's, to the bit. */
+static void amx_decodes_as_avx512(void **state) {
     UNUSED(state);
     Random r = random_open(__func__);
     KernelTables t;
-    if (!exact_columns(&t))
+    if (!bf16_column(&t))
         skip();
-    for (int32_t bits = 4; bits <= 8; bits += 4) {
-        Case c;
-        case_open(&c, &r, 40, 3, bits, 0.05f);
-        float *x = malloc(sizeof *x * (size_t)(MATMUL_ROWS * c.k));
-        random_fill(&r, x, (size_t)(MATMUL_ROWS * c.k), 1.0f);
-        for (int32_t m = 1; m <= MATMUL_ROWS; m++)
-            expect_equal_columns(&t, &c, x, m, "rows");
-        free(x);
-        case_close(&c);
-    }
-}
-
-/* Blocks of groups and of strips: one less, exact, one more, several. */
-static void amx_equals_avx512_at_the_edges_of_blocks(void **state) {
-    UNUSED(state);
-    Random r = random_open(__func__);
-    KernelTables t;
-    if (!exact_columns(&t))
-        skip();
-    static const int32_t groups[] = {1, 2, 7, 8, 9, 16, 17, 33}, ns[] = {16, 112, 128, 129, 272};
-    static const int32_t ms[] = {2, 5, 16, 19, 33};
-    for (size_t a = 0; a < COUNT_OF(groups); a++)
-        for (size_t b = 0; b < COUNT_OF(ns); b++) {
+    for (int32_t bits = 4; bits <= 8; bits += 4)
+        for (int32_t m = 1; m <= 9; m++) {
             Case c;
-            int32_t m = ms[(a + b) % COUNT_OF(ms)];
-            case_open(&c, &r, ns[b], groups[a], (a + b) % 2 ? 8 : 4, 0.05f);
+            float a[9 * 48], b[9 * 48];
+            case_open(&c, &r, 48, 3, bits, 0.05f);
             float *x = malloc(sizeof *x * (size_t)(m * c.k));
             random_fill(&r, x, (size_t)(m * c.k), 1.0f);
-            expect_equal_columns(&t, &c, x, m, "blocks");
+            run(&t.tables[0].matmul, &c, 0, x, m, NULL, a);
+            run(&t.tables[1].matmul, &c, 0, x, m, NULL, b);
+            assert_memory_equal(a, b, sizeof *a * 48 * (size_t)m);
             free(x);
             case_close(&c);
         }
+}
+
+/* Every number of rows, and so of blocks and passes; groups around the ring of unpacked ones. */
+static void bf16_products_of_every_number_of_rows(void **state) {
+    UNUSED(state);
+    Random r = random_open(__func__);
+    KernelTables t;
+    const KernelTable *k = bf16_column(&t);
+    if (!k)
+        skip();
+    static const int32_t groups[] = {1, 2, 3, 4, 5, 8};
+    for (int32_t m = 1; m <= MATMUL_ROWS; m += m < 20 ? 1 : 7) {
+        Case c;
+        case_open(&c, &r, 16 + m % 33, groups[(size_t)m % COUNT_OF(groups)], m % 2 ? 4 : 8, 0.05f);
+        float *x = malloc(sizeof *x * (size_t)(m * c.k));
+        random_fill(&r, x, (size_t)(m * c.k), 1.0f);
+        check(&c, &k->matmul, 1, x, m);
+        free(x);
+        case_close(&c);
+    }
 }
 
 /* Rows of one kind each, in one call: no neighbour may change a bit. */
@@ -303,56 +364,133 @@ static void shape_extreme(Random *r, float *x, int32_t k, int32_t kind) {
     for (int32_t i = 0; i < k; i++)
         switch (kind) {
         case 0: x[i] = 0; break;
-        case 1: x[i] = i % 3 ? 32767 : -32767; break; // whole range of the integers
-        case 2: x[i] = i % 2 ? 1e-38f : -1e-38f; break;
-        case 3: x[i] = 1e-45f * (float)(i % 7); break;
-        case 4: x[i] = 3e38f * (random_unit(r) - 0.5f); break;
-        case 5: x[i] = 32767; break; // largest sums
-        case 6: x[i] = -32767; break;
-        case 7: x[i] = i % 64 ? 0.5f : 255.0f; break; // low bytes of every size
-        case 8: x[i] = i == k / 2 ? NAN : 1; break;
-        case 9: x[i] = i == 3 ? INFINITY : i == k - 1 ? -INFINITY : -1; break;
-        case 10: x[i] = (float)(i % 512 - 256); break;
+        case 1: x[i] = i % 2 ? 1e-38f : -1e-38f; break;
+        case 2: x[i] = 1e-45f * (float)(i % 7); break;
+        case 3: x[i] = 3e38f * (random_unit(r) - 0.5f); break;
+        case 4: x[i] = i == k / 2 ? NAN : 1; break;
+        case 5: x[i] = i == 3 ? INFINITY : i == k - 1 ? -INFINITY : -1; break;
         default: x[i] = random_normal(r); break;
         }
 }
 
-static void amx_equals_avx512_for_extreme_rows(void **state) {
+static void bf16_rows_know_nothing_of_extreme_neighbours(void **state) {
     UNUSED(state);
     Random r = random_open(__func__);
-    enum { KINDS = 12, M = 2 * KINDS };
+    enum { KINDS = 7, M = 5 * KINDS };
     KernelTables t;
-    if (!exact_columns(&t))
+    const KernelTable *k = bf16_column(&t);
+    if (!k)
         skip();
-    for (int32_t bits = 4; bits <= 8; bits += 4)
-        for (int full = 0; full < 2; full++) {
-            Case c;
-            case_open(&c, &r, 48, 9, bits, 0.05f);
-            if (full) { // the largest code everywhere: sums at their bound
-                size_t codes = tile_bytes(bits) - TILE_SCALES;
-                for (int32_t i = 0; i < c.n_strips * c.n_groups; i++)
-                    memset(c.tiles + (size_t)i * tile_bytes(bits), 255, codes);
+    for (int32_t bits = 4; bits <= 8; bits += 4) {
+        Case c;
+        float all[M * 48], one[48];
+        case_open(&c, &r, 48, 9, bits, 0.05f);
+        float *x = malloc(sizeof *x * (size_t)(M * c.k));
+        for (int32_t i = 0; i < M; i++)
+            shape_extreme(&r, x + i * c.k, c.k, i % KINDS);
+        run(&k->matmul, &c, 1, x, M, NULL, all);
+        for (int32_t i = 0; i < M; i++) {
+            run(&k->matmul, &c, 1, x + i * c.k, 1, NULL, one);
+            for (int n = 0; n < 48; n++) {
+                assert_true(isfinite(one[n]) == (i % KINDS < 4 || i % KINDS == 6) ||
+                            i % KINDS == 3); // sums may overflow
+                assert_true(memcmp(&one[n], &all[i * 48 + n], sizeof *one) == 0 ||
+                            (isnan(one[n]) && isnan(all[i * 48 + n])));
             }
-            float *x = malloc(sizeof *x * (size_t)(M * c.k));
-            for (int32_t i = 0; i < M; i++)
-                shape_extreme(&r, x + i * c.k, c.k, i % KINDS);
-            expect_equal_columns(&t, &c, x, M, full ? "extreme rows, full codes" : "extreme rows");
-            expect_equal_columns(&t, &c, x + 5 * c.k, 3, "few extreme rows");
-            free(x);
-            case_close(&c);
         }
+        free(x);
+        case_close(&c);
+    }
+}
+
+/* inner gives what products, SwiGLU, preparation and block give one by one; down adds what the
+ * product gives. */
+static void check_expert(Random *r, const KernelTable *k, int32_t m, int32_t gate_bits,
+                         int32_t up_bits, int32_t strip, int32_t n_strips) {
+    enum { INNER = 192, GROUPS = INNER / GROUP_INPUTS, OUT = 48 };
+    const MatmulKernels *t = &k->matmul;
+    Case gate, up, down;
+    case_open(&gate, r, INNER, 3, gate_bits, 0.05f);
+    case_open(&up, r, INNER, 3, up_bits, 0.05f);
+    case_open(&down, r, OUT, GROUPS, gate_bits, 0.05f);
+    float *x = malloc(sizeof *x * (size_t)(m * gate.k));
+    float *g = malloc(sizeof *g * (size_t)(m * INNER)),
+          *u = malloc(sizeof *u * (size_t)(m * INNER));
+    random_fill(r, x, (size_t)(m * gate.k), 1.0f);
+    const void *rows[MATMUL_ROWS], *in[MATMUL_ROWS], *act_rows[MATMUL_ROWS], *want_in[MATMUL_ROWS];
+    rows_open(t, &gate, x, m, rows);
+    uint8_t *blocks = blocks_open(t, &gate, rows, m, in);
+    run(t, &gate, 1, x, m, NULL, g);
+    run(t, &up, 1, x, m, NULL, u);
+    k->elem.swiglu(g, g, u, m * INNER);
+    rows_open(t, &down, g, m, act_rows);
+    uint8_t *want = blocks_open(t, &down, act_rows, m, want_in);
+    size_t size = t->block_bytes(GROUPS) * (size_t)div_up_i32(m, ROW_BLOCK);
+    uint8_t *act = guard_alloc(size);
+    memcpy(act, want, size);
+    size_t gate_strip = tile_bytes(gate_bits) * 3, up_strip = tile_bytes(up_bits) * 3;
+    for (int pass = 0; pass < 2; pass++) { // all strips, then some anew
+        int32_t first = pass ? strip : 0, n = pass ? n_strips : INNER / STRIP_ROWS;
+        if (!pass)
+            memset(act, 0xff, size);
+        t->inner(&(MatmulInner){gate.tiles + (size_t)first * gate_strip,
+                                up.tiles + (size_t)first * up_strip, gate_bits, up_bits, 3, n,
+                                first, in, m, act, t->block_bytes(GROUPS)});
+        assert_memory_equal(act, want, size);
+    }
+    float y[MATMUL_ROWS * OUT], *to[MATMUL_ROWS], weight[MATMUL_ROWS], product[MATMUL_ROWS * OUT];
+    run(t, &down, 1, g, m, NULL, product);
+    for (int32_t i = 0; i < m; i++) {
+        to[i] = guard_f32(OUT);
+        random_fill(r, to[i], OUT, 1.0f);
+        memcpy(y + i * OUT, to[i], sizeof *y * OUT);
+        weight[i] = random_unit(r);
+    }
+    t->down(&(MatmulDown){to, weight, down.tiles, gate_bits, GROUPS, OUT / STRIP_ROWS, act, m,
+                          m % 2 ? down.tiles : NULL});
+    for (int32_t i = 0; i < m; i++) {
+        for (int32_t n = 0; n < OUT; n++)
+            assert_true(to[i][n] == fmaf(weight[i], product[i * OUT + n], y[i * OUT + n]));
+        guard_free_f32(to[i], OUT);
+    }
+    guard_free(act, size);
+    blocks_close(t, &down, m, want);
+    rows_close(t, &down, m, act_rows);
+    blocks_close(t, &gate, m, blocks);
+    rows_close(t, &gate, m, rows);
+    free(x);
+    free(g);
+    free(u);
+    case_close(&gate);
+    case_close(&up);
+    case_close(&down);
+}
+
+static void expert_calls_give_what_their_parts_give(void **state) {
+    UNUSED(state);
+    Random r = random_open(__func__);
+    KernelTables t;
+    const KernelTable *k = bf16_column(&t);
+    if (!k)
+        skip();
+    static const int32_t ms[] = {1, 2, 3, 4, 5, 15, 16, 17, 33, 63, 64, 65, 80, 127, 128};
+    for (size_t i = 0; i < COUNT_OF(ms); i++)
+        check_expert(&r, k, ms[i], i % 3 ? 4 : 8, i % 4 ? 4 : 8, (int32_t)i % 8,
+                     1 + (int32_t)i % 5);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(amx_equals_avx512_for_every_number_of_rows),
-        cmocka_unit_test(amx_equals_avx512_at_the_edges_of_blocks),
-        cmocka_unit_test(amx_equals_avx512_for_extreme_rows),
+        cmocka_unit_test(amx_decodes_as_avx512),
+        cmocka_unit_test(bf16_products_of_every_number_of_rows),
+        cmocka_unit_test(bf16_rows_know_nothing_of_extreme_neighbours),
+        cmocka_unit_test(expert_calls_give_what_their_parts_give),
         cmocka_unit_test(every_shape_around_the_tile_edges),
         cmocka_unit_test(cancelling_inputs),
         cmocka_unit_test(spikes_and_zeros),
         cmocka_unit_test(subnormal_and_huge_values),
         cmocka_unit_test(many_rows),
+        cmocka_unit_test(long_runs_of_strips),
         cmocka_unit_test(nan_and_infinity_are_not_hidden),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

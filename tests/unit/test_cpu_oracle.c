@@ -24,8 +24,9 @@ static int setup(void **state, const char *name, const char *mask) {
     oracle_device_open(&f->f32, f->o.weights, BACKEND_CPU, plan);
     f->t = (OracleBounds){
         .rel = TOL_F32_REL, .max_abs = max_abs, .nll = max_abs, .margin = TOL_F32_MARGIN};
-    f->rel = is_a ? TOL_CPU_REL_A : TOL_CPU_REL_B;
-    f->kl = is_a ? TOL_CPU_KL_A : TOL_CPU_KL_B;
+    bool is_amx = strstr(backend_text(f->d.b), "matmul amx");
+    f->rel = is_amx ? (is_a ? TOL_AMX_REL_A : TOL_AMX_REL_B) : is_a ? TOL_CPU_REL_A : TOL_CPU_REL_B;
+    f->kl = is_amx ? (is_a ? TOL_AMX_KL_A : TOL_AMX_KL_B) : is_a ? TOL_CPU_KL_A : TOL_CPU_KL_B;
     *state = f;
     return 0;
 }

@@ -2,6 +2,7 @@
 /* test_cuda_device.c - the CUDA backend on a card: what cuda_checks.h lists, and graphs. Skipped by
  * name where there is no card, or where the build has no CUDA. */
 #include "cuda_checks.h"
+#include "cuda_copy_checks.h"
 #ifdef LILY_HAS_CUDA
 #include "cuda_attn_checks.h"
 #include "cuda_delta_checks.h"
@@ -30,6 +31,12 @@ static void C8_graph_and_eager_are_equal(void **state) {
     free(want);
 }
 
+/* Steps and copies beside each other give what they give one by one. */
+static void programs_beside_steps_are_those_waited_for(void **state) {
+    for (uint64_t seed = 1; seed <= 8; seed++)
+        copy_program(*state, seed, NULL, NULL);
+}
+
 /* An argument chooses tests by name, * for any part. */
 int main(int argc, char **argv) {
     char text[160] = "";
@@ -51,6 +58,10 @@ int main(int argc, char **argv) {
 #endif
         CUDA_CHECKS,
         BOTH(C8_graph_and_eager_are_equal),
+        BOTH(a_sequence_is_saved_and_restored_beside_decodes),
+        BOTH(lists_beyond_the_most_wait_for_the_oldest),
+        BOTH(programs_beside_steps_are_those_waited_for),
+        MICRO(programs_beside_steps_are_those_waited_for),
     };
     const struct CMUnitTest sm80[] = {CUDA_CHECKS};
     int n_failed = cmocka_run_group_tests_name("sm90a", tests, NULL, NULL);

@@ -4,6 +4,7 @@
 
 #include "cuda_attn_checks.h"
 #include "cuda_checks.h"
+#include "cuda_copy_checks.h"
 #include "cuda_delta_checks.h"
 #include "cuda_experts_checks.h"
 #include "cuda_matvec_checks.h"
@@ -11,7 +12,9 @@
 #include "engine/engine.h"
 
 void emu_set_order(int order);
-extern int emu_is_lost, emu_fail_after, emu_n_devices, emu_driver, emu_compute, emu_shared;
+void emu_set_queue(uint32_t seed);
+extern int emu_is_lost, emu_lose_after, emu_fail_after, emu_n_devices, emu_driver, emu_compute,
+    emu_shared;
 extern size_t emu_memory;
 
 /* Warps and lanes in descending order give the same bits: no kernel relies on which comes first. */
@@ -120,6 +123,226 @@ static void a_lost_card_is_told_from_then_on(void **state) {
     OracleSeq s = oracle_seq(0);
     free(answer(&d, &s, f->ids, 3, 1, 64));
     oracle_device_close(&d);
+}
+
+/* ---- streams that do their work in any order that their events allow ---- */
+
+static void queue_begin(uint64_t seed) { emu_set_queue((uint32_t)seed); }
+static void queue_end(void) { emu_set_queue(0); }
+
+/* LILY_TEST_SEED: one program, as a failure has named it. */
+static void programs_beside_steps_are_those_waited_for(void **state) {
+    const char *one = getenv("LILY_TEST_SEED");
+    uint64_t first = one ? strtoull(one, NULL, 10) : 1, n = one ? 1 : 18;
+    printf("seeds %llu to %llu\n", (unsigned long long)first, (unsigned long long)(first + n - 1));
+    for (uint64_t seed = first; seed < first + n; seed++)
+        copy_program(*state, seed, queue_begin, queue_end);
+}
+
+/* What writes a slot or block does not come into what a save of it still reads: a decode its slot
+ * and its block, a slot copy, a snapshot that a prompt takes. */
+static void writers_wait_for_saves(void **state) {
+    Fixture *f = *state;
+    OracleDevice d;
+    emu_set_queue(6); // the streams' shares are drawn when they are made: the copies' is the least
+    device(&d, f, NULL);
+    emu_set_queue(0);
+    size_t n = max_size(backend_slot_host_bytes(d.b), backend_block_host_bytes(d.b));
+    char *host = backend_host_alloc(d.b, n), *want = calloc(1, n);
+    assert_true(host && want);
+    memset(host, 0, n);
+    for (uint32_t i = 0; i < 4 * 9; i++) {
+        uint32_t kind = i % 4, seed = 1 + i / 4;
+        OracleSeq s = oracle_seq(kind == 0 ? 2 : 0);
+        BatchSnap snap = {64, 2};
+        BatchSeq part = oracle_part(&s, kind == 3 ? PHASE_PREFILL : PHASE_DECODE, 0,
+                                    kind == 3 ? 65 : 1, WANT_NOTHING);
+        part.snaps = &snap;
+        part.n_snaps = kind == 3;
+        Batch batch = {.n_seqs = 1, .seqs = &part, .n_rows = part.n_rows, .ids = f->ids + i};
+        BackendCopy save = {.is_slot = kind != 1, .index = kind == 1 ? s.blocks[0] : 2, .to = want};
+        BatchResult r;
+        uint64_t ticket;
+        ORACLE_OK(backend_copy_begin(d.b, &save, 1, &ticket, err));
+        ORACLE_OK(backend_copy_wait(d.b, ticket, err));
+        save.to = host;
+        emu_set_queue(seed);
+        ORACLE_OK(backend_copy_begin(d.b, &save, 1, &ticket, err));
+        if (kind == 2)
+            backend_slot_copy(d.b, 2, (int32_t)seed % 2);
+        ORACLE_OK(backend_submit(d.b, &batch, err));
+        ORACLE_OK(backend_wait(d.b, &r, err));
+        ORACLE_OK(backend_copy_wait(d.b, ticket, err));
+        emu_set_queue(0);
+        if (memcmp(host, want,
+                   save.is_slot ? backend_slot_host_bytes(d.b) : backend_block_host_bytes(d.b)))
+            fail_msg("seed %u: writer %u came into the save", seed, kind);
+    }
+    free(want);
+    backend_host_free(d.b, host);
+    oracle_device_close(&d);
+}
+
+/* A slot that is being restored is copied when all of it is there. */
+static void slot_copies_wait_for_restores(void **state) {
+    OracleDevice d;
+    emu_set_queue(6); // as above
+    device(&d, *state, NULL);
+    size_t n = backend_slot_host_bytes(d.b);
+    char *host = backend_host_alloc(d.b, n), *got = malloc(n);
+    assert_true(host && got);
+    for (uint32_t seed = 1; seed <= 6; seed++) {
+        BackendCopy restore = {.is_slot = true, .index = 2, .from = host};
+        uint64_t ticket;
+        memset(host, (int)seed, n);
+        emu_set_queue(seed);
+        ORACLE_OK(backend_copy_begin(d.b, &restore, 1, &ticket, err));
+        backend_slot_copy(d.b, 1, 2);
+        ORACLE_OK(backend_slot_save(d.b, 1, got, err));
+        emu_set_queue(0);
+        if (got[0] != (char)seed || memcmp(got, got + 1, n / 2))
+            fail_msg("seed %u: a slot was copied before it was restored", seed);
+    }
+    free(got);
+    backend_host_free(d.b, host);
+    oracle_device_close(&d);
+}
+
+/* What the steps themselves rely on: descriptors, ids that are carried on, snapshots, results. */
+static void steps_agree_in_any_order_of_streams(void **state) {
+    for (uint32_t seed = 3; seed <= 4; seed++) { // when waited for alone, and at times before
+        printf("seed %u\n", seed);
+        emu_set_queue(seed);
+        carried_ids_are_those_fed_by_hand(state);
+        drawn_ids_go_on_by_carry(state);
+        snapshots_are_equal(state);
+        C68_batch_and_single_are_equal(state);
+        a_sequence_is_saved_and_restored_beside_decodes(state);
+        lists_beyond_the_most_wait_for_the_oldest(state);
+        emu_set_queue(0);
+    }
+}
+
+/* Copies that are under way, and the step ahead of them, are finished when the device is closed. */
+static void closing_waits_for_copies(void **state) {
+    Fixture *f = *state;
+    for (uint32_t seed = 1; seed <= 3; seed++) {
+        OracleDevice d;
+        device(&d, f, NULL);
+        OracleSeq a = oracle_seq(0);
+        free(oracle_prefill(&d, &a, f->ids, 3, 64, WANT_LAST, NULL));
+        size_t n = backend_slot_host_bytes(d.b);
+        void *host; // not the backend's, which is to be given back before
+        char *want = malloc(n);
+        assert_int_equal(cudaHostAlloc(&host, n, cudaHostAllocDefault), cudaSuccess);
+        ORACLE_OK(backend_slot_save(d.b, 0, want, err));
+        emu_set_queue(seed);
+        BatchSeq part = oracle_part(&a, PHASE_DECODE, 0, 1, WANT_NOTHING);
+        Batch batch = {.n_seqs = 1, .seqs = &part, .n_rows = 1, .ids = f->ids};
+        BackendCopy list[] = {{.is_slot = true, .index = 0, .to = host},
+                              {.is_slot = true, .index = 1, .from = host}};
+        uint64_t ticket;
+        ORACLE_OK(backend_copy_begin(d.b, list, 2, &ticket, err));
+        ORACLE_OK(backend_submit(d.b, &batch, err));
+        oracle_device_close(&d);
+        assert_memory_equal(host, want, n);
+        emu_set_queue(0);
+        cudaFreeHost(host);
+        free(want);
+    }
+}
+
+/* Pinned memory that cannot be had is told, and a card that is lost gives none. */
+static void host_memory_may_be_missing(void **state) {
+    Fixture *f = *state;
+    OracleDevice d;
+    device(&d, f, NULL);
+    emu_fail_after = 0;
+    assert_null(backend_host_alloc(d.b, 64));
+    emu_fail_after = -1;
+    void *p = backend_host_alloc(d.b, 64);
+    assert_non_null(p);
+    emu_is_lost = 1;
+    BackendCopy copy = {.index = 0, .from = p};
+    copy.from = backend_host_alloc(d.b, backend_block_host_bytes(d.b));
+    assert_non_null(copy.from); // nobody has been told yet
+    uint64_t ticket;
+    Err told_err = {0};
+    ORACLE_OK(backend_copy_begin(d.b, &copy, 1, &ticket, err));
+    assert_int_equal(backend_copy_wait(d.b, ticket, &told_err), STATUS_DEVICE);
+    assert_string_equal(told_err.text, "cuda: copying: an emulated failure (emulated)");
+    assert_null(backend_host_alloc(d.b, 64));
+    backend_host_free(d.b, (void *)(uintptr_t)copy.from);
+    backend_host_free(d.b, p);
+    oracle_device_close(&d);
+    emu_is_lost = 0;
+}
+
+/* What a call said of a card that may have been lost by then: once, and from then on. */
+static void lost_note(Status status, bool *is_lost, int call, int n) {
+    if (status != STATUS_OK && status != STATUS_DEVICE)
+        fail_msg("lost at %d: call %d returned %s", n, call, status_name(status));
+    if (status == STATUS_OK && *is_lost)
+        fail_msg("lost at %d: call %d was told nothing", n, call);
+    *is_lost = status != STATUS_OK;
+}
+
+/* Steps and lists on a card that is lost at the n-th call of the runtime; whether it was. */
+static bool lost_run(const Fixture *f, int n, uint32_t seed) {
+    OracleDevice d;
+    device(&d, f, NULL);
+    OracleSeq a = oracle_seq(0);
+    size_t slot = backend_slot_host_bytes(d.b);
+    char *host = backend_host_alloc(d.b, slot + backend_block_host_bytes(d.b));
+    assert_non_null(host);
+    BackendCopy save[] = {{.is_slot = true, .index = 0, .to = host},
+                          {.index = a.blocks[0], .to = host + slot}};
+    BackendCopy back[] = {{.is_slot = true, .index = 1, .from = host},
+                          {.index = 5, .from = host + slot}};
+    BatchSeq part = oracle_part(&a, PHASE_DECODE, 0, 1, WANT_LAST);
+    Batch batch = {.n_seqs = 1, .seqs = &part, .n_rows = 1, .ids = f->ids};
+    BatchResult r;
+    uint64_t first = 0, second = 0;
+    bool is_lost = false, is_finished = false;
+    emu_set_queue(seed);
+    emu_lose_after = n;
+    lost_note(backend_copy_begin(d.b, save, 2, &first, NULL), &is_lost, 0, n);
+    Status submitted = backend_submit(d.b, &batch, NULL);
+    lost_note(submitted, &is_lost, 1, n);
+    backend_slot_copy(d.b, 2, 0);
+    if (first) {
+        Status status = backend_copy_poll(d.b, first, &is_finished, NULL);
+        if (!is_lost)
+            lost_note(status, &is_lost, 2, n);
+    }
+    Status status = backend_copy_begin(d.b, back, 2, &second, NULL);
+    lost_note(status, &is_lost, 3, n);
+    if (second)
+        lost_note(backend_copy_wait(d.b, second, NULL), &is_lost, 4, n);
+    if (second && !is_lost) // known to be finished: it stays so
+        is_finished = true;
+    if (submitted == STATUS_OK)
+        lost_note(backend_wait(d.b, &r, NULL), &is_lost, 5, n);
+    emu_lose_after = -1; // it would not come back, and nobody may think so
+    emu_is_lost = 0;
+    lost_note(backend_copy_begin(d.b, save, 2, &second, NULL), &is_lost, 6, n);
+    if (is_finished)
+        ORACLE_OK(backend_copy_wait(d.b, first, err));
+    emu_is_lost = is_lost;
+    backend_host_free(d.b, host);
+    oracle_device_close(&d);
+    emu_set_queue(0);
+    emu_is_lost = 0;
+    return is_lost;
+}
+
+static void a_card_lost_at_any_call_is_told_by_copies_too(void **state) {
+    for (uint32_t seed = 0; seed <= 2; seed++) {
+        int n = 0;
+        while (lost_run(*state, n, seed))
+            n++;
+        assert_true(n > 30); // kernels too
+    }
 }
 
 /* What the log was told last. */
@@ -246,6 +469,15 @@ int main(int argc, char **argv) {
         ON(b, drawn_ids_go_on_by_carry),
         ON(b, masked_ids_are_not_chosen),
         ON(a, a_step_allocates_nothing),
+        ON(a, a_sequence_is_saved_and_restored_beside_decodes),
+        ON(b, lists_beyond_the_most_wait_for_the_oldest),
+        MICRO(programs_beside_steps_are_those_waited_for),
+        MICRO(steps_agree_in_any_order_of_streams),
+        MICRO(writers_wait_for_saves),
+        MICRO(slot_copies_wait_for_restores),
+        MICRO(closing_waits_for_copies),
+        MICRO(host_memory_may_be_missing),
+        MICRO(a_card_lost_at_any_call_is_told_by_copies_too),
         ON(b, order_of_threads_changes_nothing),
         ON(a, wrong_plans_are_refused),
         ON(a, open_reports_missing_memory),

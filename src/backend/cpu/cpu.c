@@ -46,8 +46,8 @@ static void carve_member(const Cpu *b, CpuMember *me, Carver *c) {
     me->topk = carve_i32(c, decode * k);
     me->topk_weight = carve_f32(c, decode * k);
     me->order = carve_i32(c, cpu_moe_list_ints(&b->c, b->max_decode));
-    me->gate = carve_f32(c, MATMUL_ROWS * PREFILL_UNITS * EXPERT_UNIT);
-    me->up = carve_f32(c, MATMUL_ROWS * PREFILL_UNITS * EXPERT_UNIT);
+    me->gate = carve_f32(c, MATMUL_ROWS * PROMPT_UNITS * EXPERT_UNIT);
+    me->up = carve_f32(c, MATMUL_ROWS * PROMPT_UNITS * EXPERT_UNIT);
     me->y = carve(c, MATMUL_ROWS, sizeof *me->y);
     me->px = carve(c, MATMUL_ROWS, sizeof *me->px);
     me->gdn = carve_f32(c, cpu_gdn_scratch_floats(b));
@@ -55,11 +55,11 @@ static void carve_member(const Cpu *b, CpuMember *me, Carver *c) {
     me->attn_o = carve_f32(c, ATTN_TOKENS * heads * ATTN_HEAD);
     me->attn = carve(c, 1, b->k.attn.scratch_bytes((int32_t)heads));
     me->blocks = carve(c, (size_t)div_up_i32(b->plan.max_ctx, KV_BLOCK), sizeof *me->blocks);
-    me->down = carve_f32(c, (k + 1) * rows * DOWN_COLUMNS);
+    me->blocks_in = carve(c, MATMUL_ROWS, cpu_row_step(b, b->c.hidden / GROUP_INPUTS, 0));
+    me->down = carve_f32(c, MATMUL_ROWS * DOWN_COLUMNS);
+    me->down_sum = carve_f32(c, rows * DOWN_COLUMNS);
     me->tail = carve_f32(c, MATMUL_ROWS * STRIP_ROWS);
 }
-
-static_assert(ATTN_TOKENS * ATTN_HEAD >= ATTN_PART, "attn_o holds a part of each head too");
 
 static void carve_pass(const Cpu *b, Pass *pass, BatchPhase phase, Carver *c) {
     size_t rows = (size_t)(phase == PHASE_DECODE ? b->max_decode : b->plan.max_rows);
@@ -74,9 +74,18 @@ static void carve_pass(const Cpu *b, Pass *pass, BatchPhase phase, Carver *c) {
     pass->logits = carve(c, rows, sizeof *pass->logits);
 }
 
+/* Bytes of rows of an expert's inner values: prefill's or decode's, whichever are more. */
+static size_t act_bytes(const Cpu *b, int32_t inner, size_t row_bytes, size_t prefill_rows,
+                        size_t decode_rows) {
+    return max_size(prefill_rows * cpu_row_step(b, inner / GROUP_INPUTS, row_bytes),
+                    decode_rows * row_bytes);
+}
+
 static void carve_shared(const Cpu *b, CpuShared *s, Carver *c) {
     size_t hidden = (size_t)b->c.hidden, k = (size_t)b->c.top_k;
     size_t decode = (size_t)b->max_decode, rows = (size_t)b->plan.max_rows;
+    size_t whole_rows = round_up_size(rows, ROW_BLOCK);
+    int32_t width = max_i32(b->c.hidden, max_i32(config_gdn_value_dim(&b->c), config_q_dim(&b->c)));
     s->x = carve_f32(c, rows * hidden);
     s->in = carve(c, rows, b->in_bytes);
     s->proj = carve_f32(c, rows * (size_t)b->proj_width);
@@ -86,8 +95,12 @@ static void carve_shared(const Cpu *b, CpuShared *s, Carver *c) {
     s->topk = carve_i32(c, rows * k);
     s->topk_weight = carve_f32(c, rows * k);
     s->order = carve_i32(c, cpu_moe_list_ints(&b->c, b->plan.max_rows));
-    s->act = carve(c, rows * k, b->act_bytes);
-    s->shared_act = carve(c, rows, b->shared_act_bytes);
+    s->blocks = carve(c, whole_rows, cpu_row_step(b, width / GROUP_INPUTS, 0));
+    s->act = carve(c, 1,
+                   act_bytes(b, b->c.expert_inner, b->act_bytes,
+                             cpu_moe_act_rows(b, b->plan.max_rows), decode * k));
+    s->shared_act =
+        carve(c, 1, act_bytes(b, b->c.shared_inner, b->shared_act_bytes, whole_rows, decode));
     s->expert_out = carve_f32(c, decode * k * hidden);
     s->shared_out = carve_f32(c, decode * hidden);
     s->parts = carve_f32(c, decode * (size_t)b->c.n_q_heads * (size_t)b->n_parts_max * ATTN_PART);
@@ -299,39 +312,19 @@ static void cpu_slot_copy(void *self, int32_t to, int32_t from) {
         memcpy(slot_at(b, to), slot_at(b, from), b->slot_bytes);
 }
 
-static Status cpu_slot_save(void *self, int32_t slot, void *host, Err *err) {
+static Status cpu_copy_begin(void *self, const BackendCopy *copies, int32_t n, Err *err) {
     UNUSED(err);
     Cpu *b = self;
-    if (b->slot_bytes)
-        memcpy(host, slot_at(b, slot), b->slot_bytes);
-    return STATUS_OK;
-}
-
-static Status cpu_slot_restore(void *self, int32_t slot, const void *host, Err *err) {
-    UNUSED(err);
-    Cpu *b = self;
-    if (b->slot_bytes)
-        memcpy(slot_at(b, slot), host, b->slot_bytes);
+    for (const BackendCopy *copy = copies; copy < copies + n; copy++) {
+        void *at = copy->is_slot ? slot_at(b, copy->index) : block_at(b, copy->index);
+        size_t bytes = copy->is_slot ? b->slot_bytes : b->block_bytes;
+        if (bytes) // a model without such layers has no map
+            memcpy(copy->to ? copy->to : at, copy->to ? at : copy->from, bytes);
+    }
     return STATUS_OK;
 }
 
 static uint64_t cpu_slot_host_bytes(const void *self) { return ((const Cpu *)self)->slot_bytes; }
-
-static Status cpu_block_save(void *self, int32_t block, void *host, Err *err) {
-    UNUSED(err);
-    Cpu *b = self;
-    if (b->block_bytes)
-        memcpy(host, block_at(b, block), b->block_bytes);
-    return STATUS_OK;
-}
-
-static Status cpu_block_restore(void *self, int32_t block, const void *host, Err *err) {
-    UNUSED(err);
-    Cpu *b = self;
-    if (b->block_bytes)
-        memcpy(block_at(b, block), host, b->block_bytes);
-    return STATUS_OK;
-}
 
 static uint64_t cpu_block_host_bytes(const void *self) { return ((const Cpu *)self)->block_bytes; }
 
@@ -397,11 +390,8 @@ const BackendTable backend_cpu_table = {
     .wait = cpu_wait,
     .sampler_set = cpu_sampler_set,
     .slot_copy = cpu_slot_copy,
-    .slot_save = cpu_slot_save,
-    .slot_restore = cpu_slot_restore,
+    .copy_begin = cpu_copy_begin,
     .slot_host_bytes = cpu_slot_host_bytes,
-    .block_save = cpu_block_save,
-    .block_restore = cpu_block_restore,
     .block_host_bytes = cpu_block_host_bytes,
     .slot_peek = cpu_slot_peek,
     .counters = cpu_counters,

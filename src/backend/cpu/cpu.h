@@ -13,11 +13,12 @@
 #include "base/clock.h"
 
 enum {
-    ATTN_MAX_PARTS = 64,  // most parts that one decoded row's context is cut into
+    ATTN_MAX_PARTS = 32,  // most parts that one decoded row's context is cut into
     ATTN_PART_BLOCKS = 2, // KV blocks of a part while there are no more than that many parts
     EXPERT_UNIT = 64,     // inner values of an expert that one job makes: one group of down
-    PREFILL_UNITS = 4,    // of those in one job of prefill: products like many strips
-    DOWN_COLUMNS = 64,    // outputs of down that one prefill job makes for all rows
+    PREFILL_UNITS = 4,    // most of those in one job: products like many strips
+    PROMPT_UNITS = 8,     // the same of prompts, whose rows are gathered for each job
+    DOWN_COLUMNS = 128,   // outputs of down that one prefill job makes for all rows
 };
 
 /* One member's own scratch. */
@@ -28,7 +29,7 @@ typedef struct CpuMember {
     int32_t *topk;       // decode: [max_decode][K]
     float *topk_weight;  // decode: [max_decode][K]
     int32_t *order;      // decode: see ExpertLists
-    float *gate, *up;    // [MATMUL_ROWS][PREFILL_UNITS * EXPERT_UNIT]
+    float *gate, *up;    // [MATMUL_ROWS][PROMPT_UNITS * EXPERT_UNIT]
     float **y;           // [MATMUL_ROWS]
     const void **px;     // [MATMUL_ROWS]
     float *gdn;          // cpu_gdn_scratch_floats
@@ -36,7 +37,9 @@ typedef struct CpuMember {
     float *attn_o;       // the same
     void *attn;          // kernel scratch
     const void **blocks; // [div_up(max_ctx, KV_BLOCK)]
-    float *down;         // [(K + 1) * max_rows][DOWN_COLUMNS]
+    uint8_t *blocks_in;  // prefill: blocks of MATMUL_ROWS rows of H, where the column has blocks
+    float *down;         // prefill: [MATMUL_ROWS][DOWN_COLUMNS] outputs of one expert
+    float *down_sum;     // prefill: [max_rows][DOWN_COLUMNS]
     float *tail;         // [MATMUL_ROWS][16] last strip of the head
 } CpuMember;
 
@@ -83,6 +86,8 @@ typedef struct CpuDone {
 typedef struct CpuShared {
     float *x;             // prefill: [max_rows][H] residual stream
     uint8_t *in;          // prefill: [max_rows] prepared rows of H
+    uint8_t *blocks;      // prefill: [max_rows] in blocks, where the column has them: rows of H, or
+                          // of the mixer's last projection
     float *proj;          // [max_rows][proj_width] first projections of a mixer
     uint8_t *inner;       // [max_rows] prepared rows: what the mixer's last projection reads
     float *branch;        // [max_rows][H] what is to be added to x
@@ -90,11 +95,12 @@ typedef struct CpuShared {
     int32_t *topk;        // prefill: [max_rows][K]
     float *topk_weight;   // prefill: [max_rows][K]
     int32_t *order;       // prefill: see ExpertLists
-    uint8_t *act;         // [max_rows * K] prepared rows of I, in the lists' order
-    uint8_t *shared_act;  // [max_rows] prepared rows of SI
+    uint8_t *act;         // [max_rows * K] prepared rows of I, in the lists' order; where the
+                          // column has blocks, prefill's from cpu_moe_act_row on
+    uint8_t *shared_act;  // [max_rows] prepared rows of SI, or in blocks
     float *expert_out;    // decode: [max_decode * K][H], in the lists' order
     float *shared_out;    // decode: [max_decode][H]
-    float *parts;         // decode: [max_decode][NQ][ATTN_MAX_PARTS][ATTN_PART]
+    float *parts;         // decode: [max_decode][KV heads][n_parts_max][heads][ATTN_PART]
     float *sample_logits; // [max_seqs][V]
 } CpuShared;
 
@@ -170,16 +176,22 @@ typedef struct RowsOut {
 
 /* m rows by some strips of one expert's matrix. */
 typedef struct Product {
-    BatchPhase phase;
+    BatchPhase phase; // chooses the kernel: rows of prompts may go decode's exact way
     const PackedMatrix *w;
     int32_t expert;
     Span strips;
     RowsOut y; // base: where column 0 of strip strips.first goes
-    RowsIn x;
+    RowsIn x;  // prefill in a column with blocks: base is a block, stride cpu_row_step, no index
     int32_t m;
     const uint8_t *next; // weights that this member will want afterwards (MatmulFn); NULL: unknown
 } Product;
 void cpu_mul(const Cpu *b, CpuMember *me, const Product *p);
+
+/* Bytes from a row to the next in what prefill's products read: row_bytes of a prepared row, or
+ * the row's part of a block of n_groups groups. */
+size_t cpu_row_step(const Cpu *b, int32_t n_groups, size_t row_bytes);
+/* Puts m prepared rows into blocks, where the column has them. */
+void cpu_make_blocks(const Cpu *b, uint8_t *to, RowsIn x, int32_t n_groups, int32_t m);
 
 /* How many strips stay in L2 while blocks of rows pass over them. */
 int32_t cpu_chunk_strips(const Cpu *b, const PackedMatrix *w);
@@ -230,10 +242,10 @@ float *cpu_gdn_state(const Cpu *b, const CpuLayer *l, int32_t slot, int32_t key_
 
 /* Parts of the context of a row at position pos: blocks of each (in the last fewer). */
 int32_t cpu_attn_part_blocks(int32_t pos);
-/* Part `part` of one row and KV head into s.parts of the row; the last part also appends the row's
- * key and value. */
+/* Some parts of one row and KV head into s.parts; the last part of the context also appends the
+ * row's key and value. */
 void cpu_attn_decode(const Cpu *b, CpuMember *me, const CpuLayer *l, int32_t row, int32_t kv_head,
-                     int32_t part);
+                     Span parts);
 /* Merges the parts of one row and query head, gates, prepares. */
 void cpu_attn_finish(const Cpu *b, CpuMember *me, int32_t row, int32_t head);
 /* Prefill: rotates a row's queries in place and appends its keys and values. */
@@ -255,16 +267,24 @@ typedef struct InnerJob {
     BatchPhase phase;
     const CpuLayer *l;
     int32_t expert, unit;
-    int32_t n_units;     // 1..PREFILL_UNITS
-    const uint8_t *in;   // prepared rows
+    int32_t n_units;     // 1..PROMPT_UNITS
+    const uint8_t *in;   // prepared rows; of the shared expert in prefill what products read
+    int32_t act_row;     // prefill: cpu_moe_act_row
     const uint8_t *next; // as in Product
 } InnerJob;
 /* The weights that a job reads first. */
 const uint8_t *cpu_moe_inner_first(const CpuLayer *l, int32_t expert, int32_t unit);
+/* Row of act where the slots of expert number i of the active ones begin in prefill. Blocks are of
+ * one expert each, so between two experts may lie some that nobody uses. */
+int32_t cpu_moe_act_row(const Cpu *b, const ExpertLists *lists, int32_t i);
+/* Rows of act that n_rows rows need in prefill. */
+size_t cpu_moe_act_rows(const Cpu *b, int32_t n_rows);
 /* For all slots that chose the expert, into act. */
 void cpu_moe_inner(const Cpu *b, CpuMember *me, const InnerJob *job, const ExpertLists *lists);
 /* Of the shared expert (job->expert does not count) for rows [row, row + m), into shared_act. */
 void cpu_moe_inner_shared(const Cpu *b, CpuMember *me, const InnerJob *job, int32_t row, int32_t m);
+/* What the shared expert's output counts for a row. */
+float cpu_moe_shared_weight(const Cpu *b, int32_t row);
 /* to[0..n) of row `row` = sum of its experts' outputs in selection order, the shared one last;
  * out rows of ld f32 in the lists' order, shared likewise by row. */
 void cpu_moe_combine(const Cpu *b, float *to, const ExpertLists *lists, const float *out,

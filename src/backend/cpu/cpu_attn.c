@@ -2,7 +2,7 @@
 /* cpu_attn.c - full attention between its projections: head norms, rotation, cache, attention,
  * gate.
  *
- * Path:     cpu_decode.c: cpu_attn_decode for each part, then cpu_attn_finish; cpu_prefill.c:
+ * Path:     cpu_decode.c: cpu_attn_decode for runs of parts, then cpu_attn_finish; cpu_prefill.c:
  *           cpu_attn_append for each row, then cpu_attn_prefill for each tile of rows.
  * Owns:     nothing.  Thread: any member.
  * Not here: scores and softmax (attn_*.c). */
@@ -54,34 +54,33 @@ int32_t cpu_attn_part_blocks(int32_t pos) {
     return max_i32(ATTN_PART_BLOCKS, div_up_i32(pos / KV_BLOCK + 1, ATTN_MAX_PARTS));
 }
 
-static float *row_part(const Cpu *b, int32_t row, int32_t head, int32_t part) {
-    size_t at = ((size_t)row * (size_t)b->c.n_q_heads + (size_t)head) * (size_t)b->n_parts_max;
-    return b->s.parts + (at + (size_t)part) * ATTN_PART;
+/* Part `part` of one row and KV head: [heads][ATTN_PART]. */
+static float *row_part(const Cpu *b, int32_t row, int32_t kv_head, int32_t part) {
+    size_t heads = (size_t)(b->c.n_q_heads / b->c.n_kv_heads);
+    size_t at = ((size_t)row * (size_t)b->c.n_kv_heads + (size_t)kv_head) * (size_t)b->n_parts_max;
+    return b->s.parts + (at + (size_t)part) * heads * ATTN_PART;
 }
 
 void cpu_attn_decode(const Cpu *b, CpuMember *me, const CpuLayer *l, int32_t row, int32_t kv_head,
-                     int32_t part) {
+                     Span parts) {
     const Pass *pass = &b->pass[PHASE_DECODE];
     const PassRow *r = &pass->rows[row];
     int32_t heads = b->c.n_q_heads / b->c.n_kv_heads;
-    int32_t n_blocks = r->pos / KV_BLOCK + 1, per = cpu_attn_part_blocks(r->pos);
-    int32_t first = part * per, n = min_i32(per, n_blocks - first);
-    int32_t n_keys = min_i32(n * KV_BLOCK, r->pos + 1 - first * KV_BLOCK);
-    bool is_last = first + n == n_blocks;
-    if (is_last) // no other part reads the new key
+    int32_t per = cpu_attn_part_blocks(r->pos), first = parts.first * per;
+    int32_t end = min_i32(parts.end * per, r->pos / KV_BLOCK + 1);
+    if (end * KV_BLOCK > r->pos) // no other part reads the new key
         append_row(b, l, pass, row, kv_head);
     const float *proj = b->s.proj + (size_t)row * (size_t)b->proj_width;
     for (int32_t h = 0; h < heads; h++)
         rotate_query(b, l, me->attn_q + h * ATTN_HEAD, row_query(proj, kv_head * heads + h),
                      pass->cos_sin + (size_t)row * ROPE_DIMS);
-    // Mostly this member goes on with the part behind this one.
-    list_blocks(b, me, l, r, kv_head, first, n + !is_last);
-    float *out = me->attn_o; // [heads][ATTN_PART]
-    b->k.attn.decode(out, me->attn_q, heads, me->blocks, n_keys, is_last ? NULL : me->blocks[n],
-                     me->attn);
-    for (int32_t h = 0; h < heads; h++)
-        memcpy(row_part(b, row, kv_head * heads + h, part), out + (ptrdiff_t)h * ATTN_PART,
-               ATTN_PART * sizeof(float));
+    list_blocks(b, me, l, r, kv_head, first, end - first);
+    for (int32_t part = parts.first; part < parts.end; part++) {
+        int32_t at = part * per, n_keys = min_i32(per * KV_BLOCK, r->pos + 1 - at * KV_BLOCK);
+        const void *const *blocks = me->blocks + (at - first);
+        b->k.attn.decode(row_part(b, row, kv_head, part), me->attn_q, heads, blocks, n_keys,
+                         part + 1 < parts.end ? blocks[per] : NULL, me->attn);
+    }
 }
 
 /* Gates one head's output and prepares its four groups. */
@@ -96,7 +95,9 @@ static void gate_head(const Cpu *b, float *o, int32_t row, int32_t head) {
 void cpu_attn_finish(const Cpu *b, CpuMember *me, int32_t row, int32_t head) {
     int32_t pos = b->pass[PHASE_DECODE].rows[row].pos;
     int32_t n_parts = div_up_i32(pos / KV_BLOCK + 1, cpu_attn_part_blocks(pos));
-    b->k.attn.merge(me->attn_o, row_part(b, row, head, 0), ATTN_PART, n_parts);
+    int32_t heads = b->c.n_q_heads / b->c.n_kv_heads;
+    const float *part = row_part(b, row, head / heads, 0) + (ptrdiff_t)(head % heads) * ATTN_PART;
+    b->k.attn.merge(me->attn_o, part, (ptrdiff_t)heads * ATTN_PART, n_parts);
     gate_head(b, me->attn_o, row, head);
 }
 

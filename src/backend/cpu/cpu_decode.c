@@ -167,9 +167,11 @@ static void hand_attn(Hand *h) {
     Span jobs = cpu_share_even(n_jobs, h->member, h->n_members);
     for (int32_t row = 0; row < h->n_rows; row++) {
         int32_t n = row_parts(&pass->rows[row]);
-        for (int32_t job = 0; job < n * b->c.n_kv_heads; job++, at++)
-            if (at >= jobs.first && at < jobs.end)
-                cpu_attn_decode(b, h->me, h->l, row, job / n, job % n);
+        for (int32_t kv_head = 0; kv_head < b->c.n_kv_heads; kv_head++, at += n) {
+            Span parts = {max_i32(jobs.first - at, 0), min_i32(jobs.end - at, n)};
+            if (parts.first < parts.end)
+                cpu_attn_decode(b, h->me, h->l, row, kv_head, parts);
+        }
     }
     pool_barrier(b->pool);
     jobs = cpu_share_even(h->n_rows * b->c.n_q_heads, h->member, h->n_members);
@@ -204,9 +206,9 @@ static void hand_router(Hand *h) {
         cpu_strip(&h->l->m[SLOT_SHARED_GATE], 0, span.first * (EXPERT_UNIT / STRIP_ROWS));
     hand_parts(h, &s, (RowsOut){b->s.router, (size_t)b->router_width, NULL},
                (RowsIn){h->me->in, b->in_bytes, NULL}, span.first < span.end ? unit0 : NULL);
-    InnerJob job = {.phase = PHASE_DECODE, .l = h->l, .n_units = 1, .in = h->me->in};
-    for (int32_t unit = span.first; unit < span.end; unit++) {
-        job.unit = unit;
+    InnerJob job = {.phase = PHASE_DECODE, .l = h->l, .in = h->me->in};
+    for (job.unit = span.first; job.unit < span.end; job.unit += job.n_units) {
+        job.n_units = min_i32(PREFILL_UNITS, span.end - job.unit);
         cpu_moe_inner_shared(b, h->me, &job, 0, h->n_rows);
     }
     hand_end(h, STAGE_ROUTER);
@@ -264,13 +266,14 @@ static void hand_experts(Hand *h, const uint8_t *next) {
     Span jobs = cpu_share_even(lists.n_active * units, h->member, h->n_members);
     const PackedMatrix *down = &h->l->m[SLOT_EXPERT_DOWN];
     Span columns = cpu_share_even(down->n_strips, h->member, h->n_members);
-    InnerJob job = {.phase = PHASE_DECODE, .l = h->l, .n_units = 1, .in = h->me->in};
-    for (int32_t i = jobs.first; i < jobs.end; i++) {
+    InnerJob job = {.phase = PHASE_DECODE, .l = h->l, .in = h->me->in};
+    for (int32_t i = jobs.first; i < jobs.end;) {
         job.expert = lists.active[i / units];
         job.unit = i % units;
-        job.next = i + 1 < jobs.end
-                       ? cpu_moe_inner_first(h->l, lists.active[(i + 1) / units], (i + 1) % units)
-                       : cpu_strip(down, lists.active[0], columns.first);
+        job.n_units = min_i32(PREFILL_UNITS, min_i32(units - job.unit, jobs.end - i));
+        i += job.n_units;
+        job.next = i < jobs.end ? cpu_moe_inner_first(h->l, lists.active[i / units], i % units)
+                                : cpu_strip(down, lists.active[0], columns.first);
         cpu_moe_inner(b, h->me, &job, &lists);
     }
     hand_end(h, STAGE_EXPERTS_UP);

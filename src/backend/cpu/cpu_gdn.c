@@ -7,6 +7,7 @@
  * Not here: arithmetic of one head (recur_*.c). */
 #include "backend/cpu/cpu.h"
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
@@ -14,12 +15,14 @@ enum { W = GDN_HEAD, C = RECUR_CHUNK, HISTORY = CONV_TAPS - 1 };
 
 /* A member's scratch for one chunk of one key head. */
 typedef struct Chunk {
-    float in[(C + HISTORY) * W]; // rows of one head's channels, history first
+    const float *rows[C + HISTORY + 5]; // of one head's channels, history first; whole lines
     float q[C * W], k[C * W], v[C * W], o[C * W];
     float kk[C * C], qk[C * C];
     float g[C], beta[C];
     float kernel[]; // the kernel's own
 } Chunk;
+
+static_assert(offsetof(Chunk, kernel) % 64 == 0, "kernels are promised whole lines");
 
 size_t cpu_gdn_scratch_floats(const Cpu *b) {
     size_t bytes = sizeof(Chunk) + b->k.recur.chunk_scratch_bytes();
@@ -46,12 +49,12 @@ static void channels_keep(const Channels *ch, int32_t m) {
         memcpy(ch->window + i * ch->cc, channels_row(ch, m + i - HISTORY), W * sizeof(float));
 }
 
-/* out [m][128]: convolution and SiLU of rows [t0, t0 + m). */
+/* out [m][128]: convolution and SiLU of rows [t0, t0 + m); next as in RecurKernels. */
 static void channels_conv(const Cpu *b, Chunk *work, float *out, const Channels *ch, int32_t t0,
-                          int32_t m) {
+                          int32_t m, ptrdiff_t next) {
     for (int32_t i = 0; i < m + HISTORY; i++)
-        memcpy(work->in + i * W, channels_row(ch, t0 + i - HISTORY), W * sizeof(float));
-    b->k.recur.conv(out, work->in, ch->weights, ch->cc, m);
+        work->rows[i] = channels_row(ch, t0 + i - HISTORY);
+    b->k.recur.conv(out, work->rows, ch->weights, ch->cc, m, next);
 }
 
 /* A head: where its parts stand in the projections. */
@@ -85,10 +88,14 @@ static void head_gates(const Head *h, Chunk *work, int32_t hv, int32_t t0, int32
     StagePart parts[STAGE_PARTS];
     cpu_stage_mixer(h->l, parts); // qkv, z, a, b
     float rate = h->l->plain[SLOT_GDN_A_LOG][hv], shift = h->l->plain[SLOT_GDN_DT_BIAS][hv];
-    for (int32_t t = 0; t < m; t++) {
+    for (int32_t t = 0; t < m; t++) { // each from lines of its own: all asked for together
         const float *row = h->proj + (t0 + t) * h->ld;
-        work->g[t] = rate * softplus(row[parts[2].column + hv] + shift);
-        work->beta[t] = 1.0f / (1.0f + expf(-row[parts[3].column + hv]));
+        work->g[t] = row[parts[2].column + hv];
+        work->beta[t] = row[parts[3].column + hv];
+    }
+    for (int32_t t = 0; t < m; t++) {
+        work->g[t] = rate * softplus(work->g[t] + shift);
+        work->beta[t] = 1.0f / (1.0f + expf(-work->beta[t]));
     }
 }
 
@@ -99,7 +106,8 @@ static void head_value(const Cpu *b, const Head *h, Chunk *work, const GdnJob *j
     int32_t hv = job->key_head * value_heads(b) + i;
     const RecurKernels *r = &b->k.recur;
     Channels v = head_channels(b, h, 2 * config_gdn_key_dim(&b->c) + hv * W);
-    channels_conv(b, work, work->v, &v, t0, m);
+    const float *z = h->proj + t0 * h->ld + config_conv_dim(&b->c) + hv * W;
+    channels_conv(b, work, work->v, &v, t0, m, z - (v.proj + t0 * v.ld));
     head_gates(h, work, hv, t0, m);
     float *state = cpu_state(b, h->l, h->slot) + (size_t)hv * STATE_ELEMENTS;
     if (job->seq->phase == PHASE_DECODE)
@@ -108,8 +116,12 @@ static void head_value(const Cpu *b, const Head *h, Chunk *work, const GdnJob *j
     else
         r->chunk(state, work->o, work->q, work->k, work->v, work->g, work->beta, work->kk, work->qk,
                  m, work->kernel);
-    const float *z = h->proj + t0 * h->ld + config_conv_dim(&b->c) + hv * W;
-    r->gate(work->o, work->o, h->l->plain[SLOT_GDN_NORM], z, h->ld, (float)b->c.rms_eps, m);
+    ptrdiff_t next = 0; // the next value head's channels, or those of q in the next chunk
+    if (i + 1 < value_heads(b))
+        next = v.proj + t0 * v.ld + W - z;
+    else if (t0 + m + C <= job->m)
+        next = h->proj + (t0 + m) * h->ld + job->key_head * W - z;
+    r->gate(work->o, work->o, h->l->plain[SLOT_GDN_NORM], z, h->ld, (float)b->c.rms_eps, m, next);
     int32_t n_groups = h->l->m[SLOT_GDN_OUT].n_groups;
     for (int32_t t = 0; t < m; t++)
         b->k.matmul.prepare(job->out + (size_t)(t0 + t) * b->inner_bytes, n_groups,
@@ -146,11 +158,13 @@ void cpu_gdn_head(const Cpu *b, CpuMember *me, const GdnJob *job) {
     Head h = {job->l, seq->slot, job->proj, b->proj_width};
     int32_t n_taken = 0;
     Channels q = head_channels(b, &h, job->key_head * W);
-    Channels k = head_channels(b, &h, config_gdn_key_dim(&b->c) + job->key_head * W);
+    int32_t kd = config_gdn_key_dim(&b->c);
+    Channels k = head_channels(b, &h, kd + job->key_head * W);
+    const float *first_v = job->proj + 2 * kd + job->key_head * value_heads(b) * W;
     for (int32_t t0 = 0; t0 < job->m; t0 += C) {
         int32_t n = min_i32(C, job->m - t0);
-        channels_conv(b, work, work->q, &q, t0, n);
-        channels_conv(b, work, work->k, &k, t0, n);
+        channels_conv(b, work, work->q, &q, t0, n, k.proj - q.proj);
+        channels_conv(b, work, work->k, &k, t0, n, first_v - k.proj);
         b->k.recur.unit(work->q, 0.088388347648318447f, n); // 128^-0.5
         b->k.recur.unit(work->k, 1.0f, n);
         if (seq->phase == PHASE_PREFILL)

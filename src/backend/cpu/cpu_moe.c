@@ -99,41 +99,104 @@ static void gate_up(const Cpu *b, CpuMember *me, const InnerJob *job, const Pack
     cpu_mul(b, me, &p);
 }
 
+int32_t cpu_moe_act_row(const Cpu *b, const ExpertLists *lists, int32_t i) {
+    int32_t first = lists->first[lists->active[i]];
+    return b->k.matmul.block_bytes ? (first / ROW_BLOCK + i) * ROW_BLOCK : first;
+}
+
+size_t cpu_moe_act_rows(const Cpu *b, int32_t n_rows) {
+    size_t slots = (size_t)n_rows * (size_t)b->c.top_k;
+    size_t ends = min_size(slots, (size_t)b->c.n_experts);
+    return b->k.matmul.block_bytes ? (slots / ROW_BLOCK + ends) * ROW_BLOCK : slots;
+}
+
+/* Rows in blocks, and where their inner values go. */
+typedef struct InnerBlocks {
+    const PackedMatrix *gate, *up;
+    int32_t expert, m;
+    const uint8_t *x;
+    uint8_t *act;
+    int32_t act_groups;
+} InnerBlocks;
+
+/* The job's inner values of those rows. */
+static void inner_blocks(const Cpu *b, CpuMember *me, const InnerJob *job, const InnerBlocks *io) {
+    size_t bytes = b->k.matmul.block_bytes(io->gate->n_groups);
+    for (int32_t i = 0; i < io->m; i += ROW_BLOCK)
+        me->px[i] = io->x + (size_t)(i / ROW_BLOCK) * bytes;
+    int32_t strip = job->unit * UNIT_STRIPS;
+    b->k.matmul.inner(&(MatmulInner){.gate = cpu_strip(io->gate, io->expert, strip),
+                                     .up = cpu_strip(io->up, io->expert, strip),
+                                     .gate_bits = io->gate->bits,
+                                     .up_bits = io->up->bits,
+                                     .n_groups = io->gate->n_groups,
+                                     .n_strips = job->n_units * UNIT_STRIPS,
+                                     .strip = strip,
+                                     .x = me->px,
+                                     .m = io->m,
+                                     .act = io->act,
+                                     .act_bytes = b->k.matmul.block_bytes(io->act_groups)});
+}
+
+static bool has_blocks(const Cpu *b, const InnerJob *job) {
+    return job->phase == PHASE_PREFILL && b->k.matmul.block_bytes;
+}
+
 void cpu_moe_inner(const Cpu *b, CpuMember *me, const InnerJob *job, const ExpertLists *lists) {
-    const PackedMatrix *w = job->l->m;
-    int32_t rows[MATMUL_ROWS], end = lists->first[job->expert + 1];
-    for (int32_t at = lists->first[job->expert]; at < end; at += MATMUL_ROWS) {
+    const PackedMatrix *w = job->l->m, *gate = &w[SLOT_EXPERT_GATE], *up = &w[SLOT_EXPERT_UP];
+    int32_t n_groups = w[SLOT_EXPERT_DOWN].n_groups;
+    int32_t rows[MATMUL_ROWS], first = lists->first[job->expert];
+    int32_t end = lists->first[job->expert + 1];
+    for (int32_t at = first; at < end; at += MATMUL_ROWS) {
         int32_t m = min_i32(MATMUL_ROWS, end - at);
         for (int32_t i = 0; i < m; i++)
             rows[i] = lists->order[at + i] / b->c.top_k;
-        gate_up(b, me, job, &w[SLOT_EXPERT_GATE], &w[SLOT_EXPERT_UP], job->expert,
-                (RowsIn){job->in, b->in_bytes, rows}, m);
-        finish_inner(b, me, job, b->s.act + (size_t)at * b->act_bytes, b->act_bytes,
-                     w[SLOT_EXPERT_DOWN].n_groups, m);
+        RowsIn x = {job->in, b->in_bytes, rows};
+        if (has_blocks(b, job)) {
+            size_t row = (size_t)(job->act_row + at - first);
+            cpu_make_blocks(b, me->blocks_in, x, gate->n_groups, m);
+            inner_blocks(b, me, job,
+                         &(InnerBlocks){gate, up, job->expert, m, me->blocks_in,
+                                        b->s.act + row * cpu_row_step(b, n_groups, 0), n_groups});
+            continue;
+        }
+        gate_up(b, me, job, gate, up, job->expert, x, m);
+        finish_inner(b, me, job, b->s.act + (size_t)at * b->act_bytes, b->act_bytes, n_groups, m);
     }
 }
 
 void cpu_moe_inner_shared(const Cpu *b, CpuMember *me, const InnerJob *job, int32_t row,
                           int32_t m) {
-    const PackedMatrix *w = job->l->m;
+    const PackedMatrix *w = job->l->m, *gate = &w[SLOT_SHARED_GATE], *up = &w[SLOT_SHARED_UP];
+    int32_t n_groups = w[SLOT_SHARED_DOWN].n_groups;
     for (int32_t at = row; at < row + m; at += MATMUL_ROWS) {
         int32_t n = min_i32(MATMUL_ROWS, row + m - at);
-        gate_up(b, me, job, &w[SLOT_SHARED_GATE], &w[SLOT_SHARED_UP], 0,
+        if (has_blocks(b, job)) {
+            const uint8_t *x = job->in + (size_t)at * cpu_row_step(b, gate->n_groups, 0);
+            uint8_t *act = b->s.shared_act + (size_t)at * cpu_row_step(b, n_groups, 0);
+            inner_blocks(b, me, job, &(InnerBlocks){gate, up, 0, n, x, act, n_groups});
+            continue;
+        }
+        gate_up(b, me, job, gate, up, 0,
                 (RowsIn){job->in + (size_t)at * b->in_bytes, b->in_bytes, NULL}, n);
         finish_inner(b, me, job, b->s.shared_act + (size_t)at * b->shared_act_bytes,
-                     b->shared_act_bytes, w[SLOT_SHARED_DOWN].n_groups, n);
+                     b->shared_act_bytes, n_groups, n);
     }
+}
+
+float cpu_moe_shared_weight(const Cpu *b, int32_t row) {
+    StagePart parts[STAGE_PARTS];
+    cpu_stage_router(&b->model.layers[0], parts); // the same columns in every layer
+    float mix = b->s.router[(size_t)row * (size_t)b->router_width + (size_t)parts[1].column];
+    return 1.0f / (1.0f + expf(-mix));
 }
 
 void cpu_moe_combine(const Cpu *b, float *to, const ExpertLists *lists, const float *out,
                      const float *shared, size_t ld, const float *weights, int32_t row, int32_t n) {
-    StagePart parts[STAGE_PARTS];
-    cpu_stage_router(&b->model.layers[0], parts); // the same columns in every layer
-    float mix = b->s.router[(size_t)row * (size_t)b->router_width + (size_t)parts[1].column];
     memset(to, 0, sizeof *to * (size_t)n);
     for (int32_t i = 0; i < b->c.top_k; i++) {
         size_t slot = (size_t)row * (size_t)b->c.top_k + (size_t)i;
         b->k.elem.axpy(to, weights[slot], out + (size_t)lists->place[slot] * ld, n);
     }
-    b->k.elem.axpy(to, 1.0f / (1.0f + expf(-mix)), shared + (size_t)row * ld, n);
+    b->k.elem.axpy(to, cpu_moe_shared_weight(b, row), shared + (size_t)row * ld, n);
 }

@@ -16,6 +16,24 @@ int32_t cpu_chunk_strips(const Cpu *b, const PackedMatrix *w) {
                    (int32_t)(b->k.matmul.chunk_bytes / w->strip_bytes) / 2 * 2); // they like pairs
 }
 
+size_t cpu_row_step(const Cpu *b, int32_t n_groups, size_t row_bytes) {
+    const MatmulKernels *k = &b->k.matmul;
+    return k->block_bytes ? k->block_bytes(n_groups) / ROW_BLOCK : row_bytes;
+}
+
+void cpu_make_blocks(const Cpu *b, uint8_t *to, RowsIn x, int32_t n_groups, int32_t m) {
+    const MatmulKernels *k = &b->k.matmul;
+    if (!k->block_bytes)
+        return;
+    for (int32_t at = 0; at < m; at += ROW_BLOCK, to += k->block_bytes(n_groups)) {
+        const void *rows[ROW_BLOCK];
+        int32_t n = min_i32(ROW_BLOCK, m - at);
+        for (int32_t i = 0; i < n; i++)
+            rows[i] = x.base + (size_t)(x.index ? x.index[at + i] : at + i) * x.stride;
+        k->block(to, rows, n_groups, n);
+    }
+}
+
 void cpu_mul(const Cpu *b, CpuMember *me, const Product *p) {
     const PackedMatrix *w = p->w;
     MatmulFn fn = mul_kernel(&b->k.matmul, p->phase, w->bits);

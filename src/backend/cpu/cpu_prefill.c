@@ -11,9 +11,8 @@
 #include <string.h>
 
 enum {
-    ROW_JOB = 16,      // rows of one job of row-by-row work
-    JOBS_A_MEMBER = 8, // of products at least, so that all end at nearly the same time
-    PRODUCT_ROWS = 32, // of one of those jobs at least: strips are unpacked for them
+    ROW_JOB = ROW_BLOCK, // rows of one job of row-by-row work
+    JOBS_A_MEMBER = 8,   // of products at least, so that all end at nearly the same time
 };
 
 /* One layer's run, handed to the jobs. */
@@ -27,9 +26,10 @@ typedef struct Layer {
     const float *branch;
     /* Product jobs. */
     StagePart parts[STAGE_PARTS];
-    int32_t n_parts, job_rows;
+    int32_t n_parts, job_strips;
     float *y;
     size_t ldy;
+    BatchPhase kernel;
     const uint8_t *x;
     size_t x_bytes;
     /* Expert jobs. */
@@ -55,6 +55,14 @@ static void embed_job(void *ctx, int64_t job, int member) {
                      run->pass->rows[i].id);
 }
 
+/* The rows of a job, prepared at x, into s.blocks, where the column has blocks. */
+static void block_rows(const Layer *run, Span rows, const uint8_t *x, size_t x_bytes,
+                       int32_t n_groups) {
+    size_t first = (size_t)rows.first;
+    cpu_make_blocks(run->b, run->b->s.blocks + first * cpu_row_step(run->b, n_groups, 0),
+                    (RowsIn){x + first * x_bytes, x_bytes, NULL}, n_groups, rows.end - rows.first);
+}
+
 /* x += branch, norm, preparation. A row that is not finite counts as zero from here on. */
 static void norm_job(void *ctx, int64_t job, int member) {
     Layer *run = ctx;
@@ -73,6 +81,15 @@ static void norm_job(void *ctx, int64_t job, int member) {
         b->k.matmul.prepare(b->s.in + (size_t)i * b->in_bytes, hidden / GROUP_INPUTS, 0,
                             hidden / GROUP_INPUTS, norm);
     }
+    block_rows(run, rows, b->s.in, b->in_bytes, hidden / GROUP_INPUTS);
+}
+
+/* Blocks of what the mixer's last projection reads. */
+static void inner_block_job(void *ctx, int64_t job, int member) {
+    UNUSED(member);
+    Layer *run = ctx;
+    block_rows(run, row_job(run, job), run->b->s.inner, run->b->inner_bytes,
+               run->parts[0].w->n_groups);
 }
 
 static void run_norm(Layer *run, WeightSlot gain, const float *branch) {
@@ -81,15 +98,20 @@ static void run_norm(Layer *run, WeightSlot gain, const float *branch) {
     run_rows(run, norm_job);
 }
 
+/* Strips of one job by one matrix. */
+static int32_t job_strips(const Layer *run, const PackedMatrix *w) {
+    return min_i32(run->job_strips, cpu_chunk_strips(run->b, w));
+}
+
 /* Jobs that share weights follow each other. */
 static void product_job(void *ctx, int64_t job, int member) {
     Layer *run = ctx;
-    int32_t n_rows = run->pass->n_rows, row_jobs = div_up_i32(n_rows, run->job_rows);
-    int32_t row = (int32_t)(job % row_jobs) * run->job_rows;
+    int32_t n_rows = run->pass->n_rows, row_jobs = div_up_i32(n_rows, MATMUL_ROWS);
+    int32_t row = (int32_t)(job % row_jobs) * MATMUL_ROWS;
     job /= row_jobs;
     for (int32_t p = 0; p < run->n_parts; p++) {
         const PackedMatrix *w = run->parts[p].w;
-        int32_t step = cpu_chunk_strips(run->b, w), n_jobs = div_up_i32(w->n_strips, step);
+        int32_t step = job_strips(run, w), n_jobs = div_up_i32(w->n_strips, step);
         if (job >= n_jobs) {
             job -= n_jobs;
             continue;
@@ -97,34 +119,43 @@ static void product_job(void *ctx, int64_t job, int member) {
         int32_t first = (int32_t)job * step;
         float *y = run->y + (size_t)row * run->ldy;
         cpu_mul(run->b, &run->b->members[member],
-                &(Product){PHASE_PREFILL,
+                &(Product){run->kernel,
                            w,
                            0,
                            {first, min_i32(first + step, w->n_strips)},
                            {y + run->parts[p].column + first * STRIP_ROWS, run->ldy, NULL},
                            {run->x + (size_t)row * run->x_bytes, run->x_bytes, NULL},
-                           min_i32(run->job_rows, n_rows - row),
+                           min_i32(MATMUL_ROWS, n_rows - row),
                            NULL});
         return;
     }
 }
 
 /* y = the products of run->parts with all rows of x. */
-static void run_products(Layer *run, float *y, size_t ldy, const uint8_t *x, size_t x_bytes) {
+static void run_products(Layer *run, float *y, size_t ldy, BatchPhase kernel, const uint8_t *x,
+                         size_t x_bytes) {
     run->y = y;
     run->ldy = ldy;
+    run->kernel = kernel;
     run->x = x;
     run->x_bytes = x_bytes;
-    int32_t n_jobs = 0, n_rows = run->pass->n_rows;
+    int64_t row_jobs = div_up_i32(run->pass->n_rows, MATMUL_ROWS), n_strips = 0, n_jobs = 0;
     for (int32_t p = 0; p < run->n_parts; p++)
-        n_jobs += div_up_i32(run->parts[p].w->n_strips, cpu_chunk_strips(run->b, run->parts[p].w));
+        n_strips += run->parts[p].w->n_strips;
     int64_t wanted = (int64_t)JOBS_A_MEMBER * pool_n_members(run->b->pool);
-    run->job_rows = n_rows;
-    if (n_jobs < wanted) { // cut along the rows too
-        int32_t rows = (int32_t)((int64_t)n_rows * n_jobs / wanted) / ROW_JOB * ROW_JOB;
-        run->job_rows = min_i32(MATMUL_ROWS, max_i32(PRODUCT_ROWS, rows));
-    }
-    pool_jobs(run->b->pool, (int64_t)n_jobs * div_up_i32(n_rows, run->job_rows), product_job, run);
+    run->job_strips = max_i32(2, (int32_t)(n_strips * row_jobs / wanted) / 2 * 2);
+    for (int32_t p = 0; p < run->n_parts; p++)
+        n_jobs += div_up_i32(run->parts[p].w->n_strips, job_strips(run, run->parts[p].w));
+    pool_jobs(run->b->pool, n_jobs * row_jobs, product_job, run);
+}
+
+/* The same from the prepared rows of x, those of a prompt as its kernels read them. */
+static void run_prompt_products(Layer *run, float *y, size_t ldy, const uint8_t *x,
+                                size_t x_bytes) {
+    const Cpu *b = run->b;
+    bool has_blocks = b->k.matmul.block_bytes;
+    run_products(run, y, ldy, PHASE_PREFILL, has_blocks ? b->s.blocks : x,
+                 cpu_row_step(b, run->parts[0].w->n_groups, x_bytes));
 }
 
 /* Rows of sequence number i of the pass. */
@@ -177,7 +208,7 @@ static void attn_job(void *ctx, int64_t job, int member) {
 static void run_mixer(Layer *run) {
     Cpu *b = run->b;
     run->n_parts = cpu_stage_mixer(run->l, run->parts);
-    run_products(run, b->s.proj, (size_t)b->proj_width, b->s.in, b->in_bytes);
+    run_prompt_products(run, b->s.proj, (size_t)b->proj_width, b->s.in, b->in_bytes);
     cpu_stage_end(b, PHASE_PREFILL, run->l->is_attn ? STAGE_ATTN_IN : STAGE_GDN_IN);
     if (run->l->is_attn) {
         run_rows(run, append_job);
@@ -193,7 +224,9 @@ static void run_mixer(Layer *run) {
     cpu_stage_end(b, PHASE_PREFILL, run->l->is_attn ? STAGE_ATTN : STAGE_GDN);
     run->parts[0] = (StagePart){&run->l->m[run->l->is_attn ? SLOT_ATTN_O : SLOT_GDN_OUT], 0};
     run->n_parts = 1;
-    run_products(run, b->s.branch, (size_t)b->c.hidden, b->s.inner, b->inner_bytes);
+    if (b->k.matmul.block_bytes)
+        run_rows(run, inner_block_job);
+    run_prompt_products(run, b->s.branch, (size_t)b->c.hidden, b->s.inner, b->inner_bytes);
     cpu_stage_end(b, PHASE_PREFILL, run->l->is_attn ? STAGE_ATTN_OUT : STAGE_GDN_OUT);
 }
 
@@ -209,35 +242,99 @@ static void choose_job(void *ctx, int64_t job, int member) {
 }
 
 /* Jobs of one expert with `inner` inner values. */
-static int32_t inner_jobs(int32_t inner) { return div_up_i32(inner, PREFILL_UNITS * EXPERT_UNIT); }
+static int32_t inner_jobs(int32_t inner) { return div_up_i32(inner, PROMPT_UNITS * EXPERT_UNIT); }
 
 /* The units of job number `job` of an expert. */
 static void inner_units(InnerJob *to, int32_t job, int32_t inner) {
-    to->unit = job * PREFILL_UNITS;
-    to->n_units = min_i32(PREFILL_UNITS, inner / EXPERT_UNIT - to->unit);
+    to->unit = job * PROMPT_UNITS;
+    to->n_units = min_i32(PROMPT_UNITS, inner / EXPERT_UNIT - to->unit);
+}
+
+/* Jobs of the shared expert, which come first: they are the longest. */
+static int64_t shared_jobs(const Layer *run) {
+    return (int64_t)div_up_i32(run->pass->n_rows, MATMUL_ROWS) * inner_jobs(run->b->c.shared_inner);
 }
 
 /* Some inner values of one expert for its rows, or of the shared expert for MATMUL_ROWS rows. */
 static void inner_job(void *ctx, int64_t job, int member) {
     Layer *run = ctx;
     Cpu *b = run->b;
-    int32_t per = inner_jobs(b->c.expert_inner);
-    int64_t n_jobs = (int64_t)run->lists.n_active * per;
     InnerJob inner = {.phase = PHASE_PREFILL, .l = run->l, .in = b->s.in};
-    if (job < n_jobs) {
-        inner.expert = run->lists.active[job / per];
-        inner_units(&inner, (int32_t)(job % per), b->c.expert_inner);
-        cpu_moe_inner(b, &b->members[member], &inner, &run->lists);
+    if (job < shared_jobs(run)) {
+        int32_t per = inner_jobs(b->c.shared_inner), row = (int32_t)(job / per) * MATMUL_ROWS;
+        inner_units(&inner, (int32_t)(job % per), b->c.shared_inner);
+        if (b->k.matmul.block_bytes)
+            inner.in = b->s.blocks;
+        cpu_moe_inner_shared(b, &b->members[member], &inner, row,
+                             min_i32(MATMUL_ROWS, run->pass->n_rows - row));
         return;
     }
-    per = inner_jobs(b->c.shared_inner);
-    inner_units(&inner, (int32_t)((job - n_jobs) % per), b->c.shared_inner);
-    int32_t row = (int32_t)((job - n_jobs) / per) * MATMUL_ROWS;
-    cpu_moe_inner_shared(b, &b->members[member], &inner, row,
-                         min_i32(MATMUL_ROWS, run->pass->n_rows - row));
+    job -= shared_jobs(run);
+    int32_t per = inner_jobs(b->c.expert_inner), i = (int32_t)(job / per);
+    inner.expert = run->lists.active[i];
+    inner.act_row = cpu_moe_act_row(b, &run->lists, i);
+    inner_units(&inner, (int32_t)(job % per), b->c.expert_inner);
+    cpu_moe_inner(b, &b->members[member], &inner, &run->lists);
 }
 
-/* DOWN_COLUMNS outputs of all experts, their weighted sum, and the residual. */
+/* Some outputs of one expert for rows of the pass. */
+typedef struct Down {
+    const PackedMatrix *w;
+    int32_t expert;
+    Span strips;          // DOWN_COLUMNS outputs
+    RowsIn x;             // [m]
+    int32_t m;            // at most MATMUL_ROWS
+    const int32_t *slots; // [m] whose x are; NULL: row by row the shared expert's, from row0 on
+    int32_t row0;
+    const uint8_t *next;
+} Down;
+
+/* Adds them to the sums of their rows. */
+static void down_add(const Layer *run, CpuMember *me, const Down *d) {
+    const Cpu *b = run->b;
+    float weight[MATMUL_ROWS];
+    for (int32_t i = 0; i < d->m; i++) {
+        int32_t row = d->slots ? d->slots[i] / b->c.top_k : d->row0 + i;
+        weight[i] = d->slots ? b->s.topk_weight[d->slots[i]] : cpu_moe_shared_weight(b, row);
+        me->y[i] = me->down_sum + (size_t)row * DOWN_COLUMNS;
+    }
+    if (b->k.matmul.down) {
+        b->k.matmul.down(&(MatmulDown){.y = me->y,
+                                       .weight = weight,
+                                       .w = cpu_strip(d->w, d->expert, d->strips.first),
+                                       .bits = d->w->bits,
+                                       .n_groups = d->w->n_groups,
+                                       .n_strips = d->strips.end - d->strips.first,
+                                       .x = d->x.base,
+                                       .m = d->m,
+                                       .next = d->next});
+        return;
+    }
+    float *sums[MATMUL_ROWS]; // cpu_mul has its own use for me->y
+    memcpy(sums, me->y, sizeof *sums * (size_t)d->m);
+    RowsOut y = {me->down, DOWN_COLUMNS, NULL};
+    cpu_mul(b, me, &(Product){PHASE_PREFILL, d->w, d->expert, d->strips, y, d->x, d->m, d->next});
+    for (int32_t i = 0; i < d->m; i++)
+        b->k.elem.axpy(sums[i], weight[i], me->down + (size_t)i * DOWN_COLUMNS,
+                       (d->strips.end - d->strips.first) * STRIP_ROWS);
+}
+
+/* The same for any number of rows, d->m of them, one piece behind the other. */
+static void down_add_all(const Layer *run, CpuMember *me, const Down *d) {
+    for (int32_t at = 0; at < d->m; at += MATMUL_ROWS) {
+        Down piece = *d;
+        piece.m = min_i32(MATMUL_ROWS, d->m - at);
+        piece.x.base += (size_t)at * d->x.stride;
+        piece.slots = d->slots ? d->slots + at : NULL;
+        piece.row0 = at;
+        if (at + piece.m < d->m)
+            piece.next = cpu_strip(d->w, d->expert, d->strips.first);
+        down_add(run, me, &piece);
+    }
+}
+
+/* DOWN_COLUMNS outputs of all experts, summed by row in the order of the experts, and the
+ * residual. */
 static void down_job(void *ctx, int64_t job, int member) {
     enum { STRIPS = DOWN_COLUMNS / STRIP_ROWS };
     Layer *run = ctx;
@@ -245,57 +342,46 @@ static void down_job(void *ctx, int64_t job, int member) {
     CpuMember *me = &b->members[member];
     const ExpertLists *lists = &run->lists;
     int32_t n_rows = run->pass->n_rows;
-    Span strips = {(int32_t)job * STRIPS, (int32_t)job * STRIPS + STRIPS};
     const PackedMatrix *down = &run->l->m[SLOT_EXPERT_DOWN];
-    const PackedMatrix *shared_down = &run->l->m[SLOT_SHARED_DOWN];
-    float *shared = me->down + (size_t)n_rows * (size_t)b->c.top_k * DOWN_COLUMNS;
+    int32_t first = (int32_t)job * STRIPS;
+    Span strips = {first, min_i32(first + STRIPS, down->n_strips)};
+    int32_t n_columns = (strips.end - strips.first) * STRIP_ROWS;
+    const PackedMatrix *shared = &run->l->m[SLOT_SHARED_DOWN];
+    memset(me->down_sum, 0, sizeof *me->down_sum * (size_t)n_rows * DOWN_COLUMNS);
+    size_t step = cpu_row_step(b, down->n_groups, b->act_bytes);
     for (int32_t i = 0; i < lists->n_active; i++) {
         int32_t e = lists->active[i], at = lists->first[e];
-        bool is_last = i + 1 == lists->n_active;
-        cpu_mul(b, me,
-                &(Product){PHASE_PREFILL,
-                           down,
-                           e,
-                           strips,
-                           {me->down + (size_t)at * DOWN_COLUMNS, DOWN_COLUMNS, NULL},
-                           {b->s.act + (size_t)at * b->act_bytes, b->act_bytes, NULL},
-                           lists->first[e + 1] - at,
-                           is_last ? cpu_strip(shared_down, 0, strips.first)
-                                   : cpu_strip(down, lists->active[i + 1], strips.first)});
+        Down d = {.w = down, .expert = e, .strips = strips, .m = lists->first[e + 1] - at};
+        d.x = (RowsIn){b->s.act + (size_t)cpu_moe_act_row(b, lists, i) * step, step, NULL};
+        d.slots = lists->order + at;
+        d.next = i + 1 == lists->n_active ? cpu_strip(shared, 0, strips.first)
+                                          : cpu_strip(down, lists->active[i + 1], strips.first);
+        down_add_all(run, me, &d);
     }
-    cpu_mul(b, me,
-            &(Product){PHASE_PREFILL,
-                       shared_down,
-                       0,
-                       strips,
-                       {shared, DOWN_COLUMNS, NULL},
-                       {b->s.shared_act, b->shared_act_bytes, NULL},
-                       n_rows,
-                       NULL});
-    float sum[DOWN_COLUMNS];
+    step = cpu_row_step(b, shared->n_groups, b->shared_act_bytes);
+    down_add_all(
+        run, me,
+        &(Down){.w = shared, .strips = strips, .x = {b->s.shared_act, step, NULL}, .m = n_rows});
     for (int32_t row = 0; row < n_rows; row++) {
-        cpu_moe_combine(b, sum, lists, me->down, shared, DOWN_COLUMNS, b->s.topk_weight, row,
-                        DOWN_COLUMNS);
         float *x = cpu_row_x(b, run->pass, row) + job * DOWN_COLUMNS;
-        for (int32_t d = 0; d < DOWN_COLUMNS; d++)
-            x[d] += sum[d];
+        for (int32_t d = 0; d < n_columns; d++)
+            x[d] += me->down_sum[(size_t)row * DOWN_COLUMNS + (size_t)d];
     }
 }
 
 static void run_experts(Layer *run) {
     Cpu *b = run->b;
     run->n_parts = cpu_stage_router(run->l, run->parts);
-    run_products(run, b->s.router, (size_t)b->router_width, b->s.in, b->in_bytes);
+    // Decode's way: the same inputs choose the same experts in both phases.
+    run_products(run, b->s.router, (size_t)b->router_width, PHASE_DECODE, b->s.in, b->in_bytes);
     run_rows(run, choose_job);
     run->lists = cpu_moe_sort(b, b->s.topk, run->pass->n_rows, b->s.order);
     b->n_expert_reads += (uint64_t)run->lists.n_active;
     cpu_stage_end(b, PHASE_PREFILL, STAGE_ROUTER);
-    int64_t n_jobs =
-        (int64_t)run->lists.n_active * inner_jobs(b->c.expert_inner) +
-        (int64_t)div_up_i32(run->pass->n_rows, MATMUL_ROWS) * inner_jobs(b->c.shared_inner);
-    pool_jobs(b->pool, n_jobs, inner_job, run);
+    int64_t n_jobs = (int64_t)run->lists.n_active * inner_jobs(b->c.expert_inner);
+    pool_jobs(b->pool, shared_jobs(run) + n_jobs, inner_job, run);
     cpu_stage_end(b, PHASE_PREFILL, STAGE_EXPERTS_UP);
-    pool_jobs(b->pool, b->c.hidden / DOWN_COLUMNS, down_job, run);
+    pool_jobs(b->pool, div_up_i32(b->c.hidden, DOWN_COLUMNS), down_job, run);
     cpu_stage_end(b, PHASE_PREFILL, STAGE_EXPERTS_DOWN);
 }
 

@@ -26,6 +26,7 @@ enum {
     TILE_BYTES_Q4 = STRIP_ROWS * GROUP_INPUTS / 2 + TILE_SCALES,
     TILE_BYTES_Q8 = STRIP_ROWS * GROUP_INPUTS + TILE_SCALES,
     MATMUL_ROWS = 128,                    // most rows of one matmul call
+    ROW_BLOCK = 16,                       // rows of a block, see MatmulKernels
     ATTN_TOKENS = 16,                     // most tokens of one attention prefill call
     KV_KEYS = 64,                         // keys of one KV block
     KV_ELEMENTS = KV_KEYS * ATTN_HEAD,    // of K, and of V, of one block and KV head
@@ -51,11 +52,42 @@ static inline size_t tile_bytes(int32_t bits) { return bits == 4 ? TILE_BYTES_Q4
  * m         1..MATMUL_ROWS
  * next      weights of the call that will follow, fetched meanwhile as far as it suits; only a
  *           hint: never read, NULL allowed
- * Order: groups ascending in f32; inside a group the column's own, the same for every m. */
+ * Order: groups ascending in f32; inside a group the column's own, the same for every m. Prefill
+ * in blocks: weights and inputs rounded to bf16, halves of groups ascending. */
 typedef void (*MatmulFn)(float *const *y, const uint8_t *w, int32_t n_groups, int32_t n_strips,
                          const void *const *x, int32_t m, const uint8_t *next);
 
-/* Matrix products by packed weights, and the form of a row that they read. */
+/* Some inner values of an expert for m rows, as down reads them (blocks):
+ * act_i[16 (strip + s) + r] = silu(gate_i) * up_i, gate and up as y_i[16 s + r] above. */
+typedef struct MatmulInner {
+    const uint8_t *gate, *up; // [n_strips][n_groups] tiles
+    int32_t gate_bits, up_bits;
+    int32_t n_groups, n_strips, strip;
+    const void *const *x; // [m] blocks, as prefill_q4 reads them
+    int32_t m;            // 1..MATMUL_ROWS
+    uint8_t *act;         // out: first block
+    size_t act_bytes;     // of a block
+} MatmulInner;
+
+/* Some outputs of an expert added to the sums of its m rows: y_i[16 s + r] += weight_i * the
+ * product as above. */
+typedef struct MatmulDown {
+    float *const *y;     // [m] rows of 16 * n_strips, inout
+    const float *weight; // [m]
+    const uint8_t *w;    // [n_strips][n_groups] tiles
+    int32_t bits, n_groups, n_strips;
+    const uint8_t *x;    // div_up(m, ROW_BLOCK) blocks behind each other; as many bytes behind them
+                         // are fetched for the call that follows: a hint, never read
+    int32_t m;           // 1..MATMUL_ROWS
+    const uint8_t *next; // as in MatmulFn
+} MatmulDown;
+
+/* Matrix products by packed weights, and the form of a row that they read.
+ *
+ * Decode reads prepared rows. Prefill does so too, unless the column has blocks (block_bytes is
+ * not NULL): ROW_BLOCK rows side by side. Then entry 16 b of a prefill's x is the address of the
+ * block of rows 16 b to 16 b + 15, the entries between do not count, and prefill's numbers may
+ * differ from decode's. */
 typedef struct MatmulKernels {
     const char *column;
     /* Bytes of a prepared row of n_groups groups, a multiple of 64. */
@@ -65,6 +97,12 @@ typedef struct MatmulKernels {
     MatmulFn decode_q4, decode_q8;   // good from one row on
     MatmulFn prefill_q4, prefill_q8; // good for many rows
     size_t chunk_bytes;              // strips of a call of many rows: they stay in L2
+    /* Bytes of a block of rows of n_groups groups, a multiple of 64 * ROW_BLOCK. */
+    size_t (*block_bytes)(int32_t n_groups);
+    /* Makes a block of m <= ROW_BLOCK prepared rows x [m] and of rows of zeros. */
+    void (*block)(void *to, const void *const *x, int32_t n_groups, int32_t m);
+    void (*inner)(const MatmulInner *call);
+    void (*down)(const MatmulDown *call);
 } MatmulKernels;
 
 /* One KV block of one KV head: K then V, KV_ELEMENTS each, bf16, or f32 in the f32 test mode.
@@ -106,9 +144,11 @@ typedef struct AttnKernels {
 /* The gated delta rule: of one head, width 128. S [128 key][128 value] f32. */
 typedef struct RecurKernels {
     const char *column;
-    /* c[t][d] = silu(sum_i w[i * ldw + d] * in[(t + i) * 128 + d]), in [m + 3][128]: three rows of
-     * history before the m rows. */
-    void (*conv)(float *c, const float *in, const float *w, ptrdiff_t ldw, int32_t m);
+    /* c[t][d] = silu(sum_i w[i * ldw + d] * rows[t + i][d]), c [m][128], rows [m + 3] of 128: three
+     * rows of history before the m rows. next: how far behind each of the m rows one stands that
+     * will be read soon, a hint as in MatmulFn; 0: none. */
+    void (*conv)(float *c, const float *const *rows, const float *w, ptrdiff_t ldw, int32_t m,
+                 ptrdiff_t next);
     /* x[t] *= factor / sqrt(sum x[t]^2 + 1e-6) for m rows of 128. */
     void (*unit)(float *x, float factor, int32_t m);
     /* One token: S = alpha S; d = beta (v - S^T k); S += k d^T; o = S^T q. next: the state of the
@@ -116,18 +156,18 @@ typedef struct RecurKernels {
     void (*step)(float *s, float *o, const float *q, const float *k, const float *v, float alpha,
                  float beta, const float *next);
     /* kk[i][j] = k_i . k_j, qk[i][j] = q_i . k_j for j <= i < m; rows of 64; the rest undefined.
-     * q, k [m][128]; scratch [chunk_scratch_bytes]. */
+     * q, k [m][128]; scratch [chunk_scratch_bytes], 64-byte aligned: left as it is for chunk. */
     void (*gram)(float *kk, float *qk, const float *q, const float *k, int32_t m, void *scratch);
     /* m <= 64 tokens at once: S in and out, o [m][128] from q, k, v [m][128], the log decays
-     * g [m] (<= 0), beta [m] and gram's products. */
+     * g [m] (<= 0), beta [m], gram's products, and its scratch, which serves several calls. */
     void (*chunk)(float *s, float *o, const float *q, const float *k, const float *v,
                   const float *g, const float *beta, const float *kk, const float *qk, int32_t m,
                   void *scratch);
     size_t (*chunk_scratch_bytes)(void);
     /* y[t] = o[t] / sqrt(mean o[t]^2 + eps) * gain * silu(z[t]) for m rows of 128; z rows ldz
-     * apart; y may be o. */
+     * apart; y may be o. next: as in conv, from each row of z. */
     void (*gate)(float *y, const float *o, const float *gain, const float *z, ptrdiff_t ldz,
-                 float eps, int32_t m);
+                 float eps, int32_t m, ptrdiff_t next);
 } RecurKernels;
 
 /* Row by row arithmetic. n is a multiple of 16. */
@@ -171,8 +211,9 @@ void attn_avx512_init(AttnKernels *t);
 void recur_avx512_init(RecurKernels *t);
 void elem_avx512_init(ElemKernels *t);
 
-/* AMX (tile, int8, bf16), on x86-64 alone, and AVX-512 as above, whose decode it has. */
+/* AMX (tile, bf16), on x86-64 alone, and AVX-512 as above, whose decode it has. */
 void matmul_amx_init(MatmulKernels *t);
 void attn_amx_init(AttnKernels *t);
+void recur_amx_init(RecurKernels *t);
 
 #endif

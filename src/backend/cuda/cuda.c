@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* cuda.c - the CUDA device behind backend_table.h: opening, steps in flight, slots and blocks.
+/* cuda.c - the CUDA device behind backend_table.h: opening, steps in flight, samplers.
  *
  * Path:     backend.c calls it through backend_cuda_table. A submit writes a descriptor, copies it
  *           to the card and starts kernels; a wait reads ids and flags (and logits, where the
@@ -7,12 +7,12 @@
  * Owns:     see cuda_self.h.  Thread: engine.
  * Sampling: ids are chosen on the card and can go to the next step without the host. A sampler that
  *           reports log-probabilities runs on the host, and a step that carries such an id waits.
- * Not here: the kernels and their order (cuda_step.c), what the card is and can do (cuda_card.c).
+ * Not here: the kernels and their order (cuda_step.c), what the card is and can do (cuda_card.c),
+ *           slots and blocks (cuda_copy.c).
  */
 #ifdef LILY_HAS_CUDA
 
 #include "backend/cuda/cuda_self.h"
-#include "base/bf16.h"
 #include "base/checked.h"
 #include "base/mem.h"
 
@@ -37,8 +37,7 @@ Status cuda_status(cudaError_t e, const char *what, Err *err) {
                    cudaGetErrorName(e));
 }
 
-/* A failure in a running step: kept, and told by every later call. */
-static Status device_failed(Cuda *c, cudaError_t e, const char *what, Err *err) {
+Status cuda_failed(Cuda *c, cudaError_t e, const char *what, Err *err) {
     Err local = {0};
     Status status = cuda_status(e, what, &local);
     if (status == STATUS_OK)
@@ -50,7 +49,7 @@ static Status device_failed(Cuda *c, cudaError_t e, const char *what, Err *err) 
     return err_set(err, status, "%s", local.text);
 }
 
-static Status device_alive(const Cuda *c, Err *err) {
+Status cuda_alive(const Cuda *c, Err *err) {
     if (c->failed == STATUS_OK)
         return STATUS_OK;
     return err_set(err, c->failed, "%s", c->failed_text);
@@ -154,6 +153,7 @@ static void cuda_close(void *self) {
     Cuda *c = self;
     if (!c)
         return;
+    cuda_copies_close(c);
     if (c->uploads)
         cudaStreamSynchronize(c->uploads);
     if (c->stream)
@@ -188,7 +188,6 @@ static void cuda_close(void *self) {
     mem_free(c->samplers);
     mem_free(c->choosers);
     mem_free(c->seeds);
-    mem_free(c->slot_tok);
     mem_free(c->layers);
     (void)cudaGetLastError();
     mem_free(c);
@@ -268,7 +267,7 @@ static Status sampler_fill(Cuda *c, int32_t sampler, const SampleParams *p, Err 
     c->choosers[sampler] = cuda_sample_chooser(c, p);
     c->seeds[sampler] = p->seed;
     cudaError_t e = cuda_sample_set(c, sampler, p, sampler_counts(c->samplers[sampler]));
-    return device_failed(c, e, "setting a sampler", err);
+    return cuda_failed(c, e, "setting a sampler", err);
 }
 
 static Status samplers_open(Cuda *c, Err *err) {
@@ -276,8 +275,7 @@ static Status samplers_open(Cuda *c, Err *err) {
     c->samplers = mem_zalloc(n, sizeof *c->samplers);
     c->choosers = mem_zalloc(n, sizeof *c->choosers);
     c->seeds = mem_zalloc(n, sizeof *c->seeds);
-    c->slot_tok = mem_zalloc((size_t)c->plan.n_slots, sizeof *c->slot_tok);
-    if (!c->samplers || !c->choosers || !c->seeds || !c->slot_tok)
+    if (!c->samplers || !c->choosers || !c->seeds)
         return err_memory(err, "samplers", n * sizeof *c->samplers);
     for (size_t i = 0; i < n; i++) {
         TRY(sampler_open(&c->samplers[i], c->c.vocab, err));
@@ -365,6 +363,7 @@ static Status cuda_open(void **self, const Weights *w, const BackendPlan *plan,
     TRY_GOTO(status, device_choose(c, err));
     TRY_GOTO(status, memory_open(c, err));
     TRY_GOTO(status, done_open(c, err));
+    TRY_GOTO(status, cuda_copies_open(c, err));
     TRY_GOTO(status, samplers_open(c, err));
     TRY_GOTO(status, cuda_load_fill(c, w, progress, err));
     TRY_GOTO(status, cuda_status(cudaStreamSynchronize(c->stream), "opening", err));
@@ -407,8 +406,8 @@ static void finish_seq(Cuda *c, CudaDone *d, int32_t i) {
 static Status done_finish(Cuda *c, CudaDone *d, Err *err) {
     if (d->is_finished)
         return STATUS_OK;
-    TRY(device_alive(c, err));
-    TRY(device_failed(c, cudaEventSynchronize(d->event), "waiting for a step", err));
+    TRY(cuda_alive(c, err));
+    TRY(cuda_failed(c, cudaEventSynchronize(d->event), "waiting for a step", err));
     for (int32_t i = 0; i < d->n_seqs; i++)
         finish_seq(c, d, i);
     d->is_finished = true;
@@ -728,7 +727,7 @@ static Status tapped_start(Cuda *c, const Cut *t, CudaDone *d, Err *err) {
     if (e == cudaSuccess)
         e = cudaEventRecord(d->event, c->stream);
     mem_free(wide);
-    return device_failed(c, e, "starting a step", err);
+    return cuda_failed(c, e, "starting a step", err);
 }
 
 /* Whether a decode of the batch takes an id that the host's sampler chooses. */
@@ -746,7 +745,7 @@ static bool needs_host_id(Cuda *c, const Batch *batch) {
 
 static Status cuda_submit(void *self, const Batch *batch, Err *err) {
     Cuda *c = self;
-    TRY(device_alive(c, err));
+    TRY(cuda_alive(c, err));
     if (needs_host_id(c, batch))
         TRY(all_finish(c, err));
     CudaDone *d = done_of(c, c->n_submitted);
@@ -764,10 +763,11 @@ static Status cuda_submit(void *self, const Batch *batch, Err *err) {
         c->slot_tok[s->slot] = s->pos0 + s->n_rows;
     }
     step_at(c, d);
+    TRY(cuda_failed(c, cuda_copy_order(c, batch), "copying", err));
     if (batch->tap)
         TRY(tapped_start(c, &t, d, err));
     else
-        TRY(device_failed(c, step_start(c, &t, d), "starting a step", err));
+        TRY(cuda_failed(c, step_start(c, &t, d), "starting a step", err));
     c->n_submitted++;
     return STATUS_OK;
 }
@@ -792,108 +792,16 @@ static Status cuda_sampler_set(void *self, int32_t sampler, const SampleParams *
     if (is_host_busy(c, sampler))
         TRY(all_finish(c, err));
     TRY(sampler_set(c->samplers[sampler], params, ids, n_prompt, n_generated, err));
-    TRY(device_alive(c, err));
+    TRY(cuda_alive(c, err));
     return sampler_fill(c, sampler, params, err);
 }
 
-/* ---- slots and blocks ---- */
-
-static char *slot_at(const Cuda *c, int32_t slot) { return c->slots + (size_t)slot * c->slot_size; }
-
-static void cuda_slot_copy(void *self, int32_t to, int32_t from) {
-    Cuda *c = self;
-    c->slot_tok[to] = c->slot_tok[from];
-    if (to == from || c->failed != STATUS_OK)
-        return;
-    cudaError_t e = cudaMemcpyAsync(slot_at(c, to), slot_at(c, from), c->slot_size,
-                                    cudaMemcpyDeviceToDevice, c->stream);
-    if (e != cudaSuccess && device_failed(c, e, "copying a state slot", NULL) == STATUS_OK)
-        CHECK(!"a failure has a status");
-}
-
-/* A copy between host and card, done when it returns. */
-static Status copy_now(Cuda *c, void *to, const void *from, size_t n, enum cudaMemcpyKind kind,
-                       const char *what, Err *err) {
-    TRY(device_alive(c, err));
-    cudaError_t e = cudaMemcpyAsync(to, from, n, kind, c->stream);
-    if (e == cudaSuccess)
-        e = cudaStreamSynchronize(c->stream);
-    return device_failed(c, e, what, err);
-}
-
-/* A saved slot: the tokens it has seen (8 bytes), then its bytes. */
-static uint64_t cuda_slot_host_bytes(const void *self) {
-    return ((const Cuda *)self)->slot_size + sizeof(int64_t);
-}
-
-static Status cuda_slot_save(void *self, int32_t slot, void *host, Err *err) {
-    Cuda *c = self;
-    int64_t n_tok = c->slot_tok[slot];
-    memcpy(host, &n_tok, sizeof n_tok);
-    return copy_now(c, (char *)host + sizeof n_tok, slot_at(c, slot), c->slot_size,
-                    cudaMemcpyDeviceToHost, "saving a state slot", err);
-}
-
-static Status cuda_slot_restore(void *self, int32_t slot, const void *host, Err *err) {
-    Cuda *c = self;
-    int64_t n_tok;
-    memcpy(&n_tok, host, sizeof n_tok);
-    c->slot_tok[slot] = (int32_t)n_tok;
-    return copy_now(c, slot_at(c, slot), (const char *)host + sizeof n_tok, c->slot_size,
-                    cudaMemcpyHostToDevice, "restoring a state slot", err);
-}
-
-static uint64_t cuda_block_host_bytes(const void *self) { return ((const Cuda *)self)->block_size; }
-
-static Status cuda_block_save(void *self, int32_t block, void *host, Err *err) {
-    Cuda *c = self;
-    return copy_now(c, host, c->kv + (size_t)block * c->block_size, c->block_size,
-                    cudaMemcpyDeviceToHost, "saving a block", err);
-}
-
-static Status cuda_block_restore(void *self, int32_t block, const void *host, Err *err) {
-    Cuda *c = self;
-    return copy_now(c, c->kv + (size_t)block * c->block_size, host, c->block_size,
-                    cudaMemcpyHostToDevice, "restoring a block", err);
-}
-
-/* The ring holds the row of position p at p % 4; the window is the last three, zeros before 0. */
-static void window_of(double *out, const uint16_t *ring, int32_t n_tok, int32_t cc) {
-    for (int32_t i = 0; i < CONV_TAPS - 1; i++) {
-        int32_t pos = n_tok - (CONV_TAPS - 1) + i;
-        for (int32_t ch = 0; ch < cc; ch++)
-            out[i * cc + ch] = pos < 0 ? 0 : (double)bf16_to_f32(ring[pos % CONV_TAPS * cc + ch]);
-    }
-}
-
-static Status cuda_slot_peek(void *self, int32_t slot, int layer, double *s, double *window,
-                             Err *err) {
-    Cuda *c = self;
-    int32_t cc = config_conv_dim(&c->c), place = c->layers[layer].place;
-    size_t n = (size_t)c->c.n_gdn_value_heads * GDN_HEAD * GDN_HEAD;
-    size_t ring = CONV_TAPS * (size_t)cc;
-    char *host = mem_alloc(n * 4 + ring * 2);
-    if (!host)
-        return err_memory(err, "state", n * 4);
-    const char *at = slot_at(c, slot);
-    Status status = copy_now(c, host, at + (size_t)place * n * 4, n * 4, cudaMemcpyDeviceToHost,
-                             "reading a state slot", err);
-    if (status == STATUS_OK)
-        status = copy_now(c, host + n * 4, at + (size_t)c->slot_ring + (size_t)place * ring * 2,
-                          ring * 2, cudaMemcpyDeviceToHost, "reading a state slot", err);
-    if (status == STATUS_OK) {
-        for (size_t i = 0; i < n; i++)
-            s[i] = (double)((const float *)host)[i];
-        window_of(window, (const uint16_t *)(host + n * 4), c->slot_tok[slot], cc);
-    }
-    mem_free(host);
-    return status;
-}
+/* ---- */
 
 static Status cuda_meter(void *self, BackendMeter *out, Err *err) {
     Cuda *c = self;
-    TRY(device_alive(c, err));
-    return device_failed(c, cuda_card_meter(out, &c->card, c->stream), "measuring the card", err);
+    TRY(cuda_alive(c, err));
+    return cuda_failed(c, cuda_card_meter(out, &c->card, c->stream), "measuring the card", err);
 }
 
 const BackendTable backend_cuda_table = {
@@ -910,11 +818,12 @@ const BackendTable backend_cuda_table = {
     .wait = cuda_wait,
     .sampler_set = cuda_sampler_set,
     .slot_copy = cuda_slot_copy,
-    .slot_save = cuda_slot_save,
-    .slot_restore = cuda_slot_restore,
+    .copy_begin = cuda_copy_begin,
+    .copy_poll = cuda_copy_poll,
+    .copy_wait = cuda_copy_wait,
+    .host_alloc = cuda_host_alloc,
+    .host_free = cuda_host_free,
     .slot_host_bytes = cuda_slot_host_bytes,
-    .block_save = cuda_block_save,
-    .block_restore = cuda_block_restore,
     .block_host_bytes = cuda_block_host_bytes,
     .slot_peek = cuda_slot_peek,
     .meter = cuda_meter,

@@ -2,8 +2,9 @@
 /* cuda_self.h - what one opened CUDA device holds; private to src/backend/cuda.
  *
  * Path:     cuda.c opens, submits and waits; cuda_load.c fills the weights; cuda_step.c starts the
- *           kernels of a step.
- * Owns:     a Cuda owns its stream, events, graphs, device memory and samplers.  Thread: engine. */
+ *           kernels of a step; cuda_copy.c copies slots and blocks.
+ * Owns:     a Cuda owns its streams, events, graphs, device memory and samplers.  Thread: engine.
+ */
 #ifndef LILY_BACKEND_CUDA_CUDA_SELF_H
 #define LILY_BACKEND_CUDA_CUDA_SELF_H
 
@@ -129,6 +130,21 @@ typedef struct CudaPrefill {
     float *tap;    // [max_rows, H]
 } CudaPrefill;
 
+/* The last list of copies that named a slot or block, and the last that restored it; 0: none. */
+typedef struct CudaTouch {
+    uint64_t any, restored;
+} CudaTouch;
+
+/* Lists of copies to and from host memory, by their numbers: 1, 2, ... */
+typedef struct CudaCopies {
+    cudaStream_t stream;
+    cudaEvent_t ready;            // the steps ahead of a list
+    cudaEvent_t done[COPY_LISTS]; // [number % COPY_LISTS]
+    uint64_t n_begun, n_done;     // n_done: known to be finished; n_begun - n_done <= COPY_LISTS
+    CudaTouch *slots;             // [n_slots]
+    CudaTouch *blocks;            // [n_blocks]
+} CudaCopies;
+
 typedef struct Cuda {
     ModelConfig c;
     BackendPlan plan;
@@ -161,6 +177,7 @@ typedef struct Cuda {
     size_t logits_size;
     bool are_logits_pinned;
     CudaDone done[BATCH_IN_FLIGHT];
+    CudaCopies copies;
     uint64_t n_submitted, n_waited;
     cudaGraphExec_t graph[BATCH_IN_FLIGHT][CUDA_GRAPH_ROWS + 1]; // [half, rows of the step]
     Sampler **samplers;                                          // [n_samplers] the host's
@@ -178,6 +195,11 @@ typedef struct Cuda {
 
 /* STATUS_OK, or the error of a failed call; what names it. */
 NODISCARD Status cuda_status(cudaError_t e, const char *what, Err *err);
+
+/* A failure of the running card (or STATUS_OK): kept, and told by every later call. */
+NODISCARD Status cuda_failed(Cuda *c, cudaError_t e, const char *what, Err *err);
+/* STATUS_OK, or the failure that was kept. */
+NODISCARD Status cuda_alive(const Cuda *c, Err *err);
 
 /* Whether a mask names a part: "graph" (replayed steps), "chain" (kernels that start early) or
  * "sm90a" (kernels for compute capability 9.0). */
@@ -197,6 +219,25 @@ bool cuda_card_is_available(char *text, size_t size);
 bool cuda_card_is_here(void);
 uint64_t cuda_card_memory_free(int32_t device);
 cudaError_t cuda_card_meter(BackendMeter *out, const CudaCard *card, cudaStream_t stream);
+
+/* ---- cuda_copy.c ---- */
+
+NODISCARD Status cuda_copies_open(Cuda *c, Err *err);
+/* Waits for the lists under way. */
+void cuda_copies_close(Cuda *c);
+/* What a step starts next on its stream waits there for the lists that it must not overtake. */
+cudaError_t cuda_copy_order(Cuda *c, const Batch *batch);
+/* What backend_table.h says of them. */
+NODISCARD Status cuda_copy_begin(void *self, const BackendCopy *copies, int32_t n, Err *err);
+NODISCARD Status cuda_copy_poll(void *self, uint64_t ticket, bool *is_finished, Err *err);
+NODISCARD Status cuda_copy_wait(void *self, uint64_t ticket, Err *err);
+void *cuda_host_alloc(void *self, size_t bytes);
+void cuda_host_free(void *self, void *p);
+uint64_t cuda_slot_host_bytes(const void *self);
+uint64_t cuda_block_host_bytes(const void *self);
+void cuda_slot_copy(void *self, int32_t to, int32_t from);
+NODISCARD Status cuda_slot_peek(void *self, int32_t slot, int layer, double *s, double *window,
+                                Err *err);
 
 /* ---- cuda_load.c ---- */
 

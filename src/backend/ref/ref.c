@@ -759,35 +759,19 @@ static void ref_slot_copy(void *self, int32_t to, int32_t from) {
         memcpy(slot_state(r, to, 0), slot_state(r, from, 0), slot_bytes(r));
 }
 
-static Status ref_slot_save(void *self, int32_t slot, void *host, Err *err) {
+static Status ref_copy_begin(void *self, const BackendCopy *copies, int32_t n, Err *err) {
     UNUSED(err);
     Ref *r = self;
-    memcpy(host, slot_state(r, slot, 0), slot_bytes(r));
-    return STATUS_OK;
-}
-
-static Status ref_slot_restore(void *self, int32_t slot, const void *host, Err *err) {
-    UNUSED(err);
-    Ref *r = self;
-    memcpy(slot_state(r, slot, 0), host, slot_bytes(r));
+    for (const BackendCopy *copy = copies; copy < copies + n; copy++) {
+        void *at = copy->is_slot ? (void *)slot_state(r, copy->index, 0)
+                                 : r->kv_map + (size_t)copy->index * block_bytes(r);
+        size_t bytes = copy->is_slot ? slot_bytes(r) : block_bytes(r);
+        memcpy(copy->to ? copy->to : at, copy->to ? at : copy->from, bytes);
+    }
     return STATUS_OK;
 }
 
 static uint64_t ref_slot_host_bytes(const void *self) { return slot_bytes(self); }
-
-static Status ref_block_save(void *self, int32_t block, void *host, Err *err) {
-    UNUSED(err);
-    Ref *r = self;
-    memcpy(host, r->kv_map + (size_t)block * block_bytes(r), block_bytes(r));
-    return STATUS_OK;
-}
-
-static Status ref_block_restore(void *self, int32_t block, const void *host, Err *err) {
-    UNUSED(err);
-    Ref *r = self;
-    memcpy(r->kv_map + (size_t)block * block_bytes(r), host, block_bytes(r));
-    return STATUS_OK;
-}
 
 static uint64_t ref_block_host_bytes(const void *self) { return block_bytes(self); }
 
@@ -967,11 +951,8 @@ const BackendTable REF_TABLE = {
     .wait = ref_wait,
     .sampler_set = ref_sampler_set,
     .slot_copy = ref_slot_copy,
-    .slot_save = ref_slot_save,
-    .slot_restore = ref_slot_restore,
+    .copy_begin = ref_copy_begin,
     .slot_host_bytes = ref_slot_host_bytes,
-    .block_save = ref_block_save,
-    .block_restore = ref_block_restore,
     .block_host_bytes = ref_block_host_bytes,
     .slot_peek = ref_slot_peek,
 };

@@ -34,11 +34,11 @@ static_assert(sizeof(TileConfig) == 64, "read by the instruction");
  * or dropped. */
 static inline void tile_fence(void) { __asm__ volatile("" ::: "memory"); }
 
-/* Tiles with the given numbers of rows, 64 bytes each; their contents become zero. */
+/* Tiles with the given numbers of rows (0: not used), 64 bytes each; their contents become zero. */
 static inline void tile_configure(const uint8_t rows[TILE_N]) {
     TileConfig c = {.palette = 1};
     for (int i = 0; i < TILE_N; i++) {
-        c.row_bytes[i] = TILE_ROW_BYTES;
+        c.row_bytes[i] = rows[i] ? TILE_ROW_BYTES : 0;
         c.rows[i] = rows[i];
     }
     tile_fence();

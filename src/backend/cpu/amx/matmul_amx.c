@@ -1,275 +1,523 @@
 // SPDX-License-Identifier: Apache-2.0
-/* matmul_amx.c - products of many rows with packed weights on the 8-bit integer tiles: to the bit
- * what the avx512 column gives.
+/* matmul_amx.c - products of prompts with packed weights on bf16 tiles: weights become bf16, sums
+ * stay in the tiles over all inputs.
  *
  * Path:     the passes call it through MatmulKernels, strip range by strip range.
  * Owns:     nothing.  Thread: any.
- * Not here: prepared rows, and products of few rows (matmul_avx512.c), whose sums these are.
+ * Not here: products of decoded rows (matmul_avx512.c).
  *
- * A row's 16-bit integers are v = 256 high + low, high signed and low unsigned. One tile
- * instruction multiplies 16 rows by one group of 64 inputs of 16 outputs, so two of them give
- * I = 256 sum q high + sum q low, exactly: |sum q high| <= 64 * 255 * 128 < 2^21 and |I| < 2^30.
- * From there on a group goes the way of avx512: y += unit * (scale * I + bias * V).
+ * A weight is scale * code + bias, rounded to f32 and then to bf16, an input is rounded to bf16;
+ * one tile instruction adds the products of 16 outputs with 16 rows over 32 inputs. Weights are the
+ * operand that has a row for each output, so that a line of it belongs to one output and one group:
+ * its codes look their values up in a table of 16. One strip goes over up to PASS_BLOCKS blocks of
+ * rows, and the next group is unpacked between the products of this one, so that vector units and
+ * tile unit work side by side and unpacked weights never leave L1.
  *
- * Those sums leave the tiles through memory, and six vector operations a row turn them into
- * outputs, for 16 rows 48 cycles beside 32 of the tile unit: two sets of sums in turn let both run
- * at once. What binds, as measured, is the way through memory: with the outputs of 16 rows by one
- * strip in registers over a block of groups, a group moves 112 lines of 64 bytes between tiles,
- * registers and L1. (Pairs of strips that share the rows' tiles move 92, and were slower by a
- * third: the outputs then go through memory every other group.) */
+ * Few tiles are in use at a time on purpose. The CPU renames them from a small pool that two
+ * threads of a core share: products of 2 strips by 2 blocks in all 8 tiles, which save loads, take
+ * 28 ns each where one strip by one or two blocks takes 14 and the tile unit alone 7.5 (measured
+ * with all threads busy).
+ *
+ * Order of inputs. What four lines of a packed tile hold of one output, 16 bytes, gives 32 weights
+ * by four shifts; that order is kept. Element p of half h of a group is input
+ *     32 h + p % 8 / 2 * 8 + p % 2 * 2 + {0, 4, 1, 5}[p / 8]
+ * everywhere here, so elements 2j and 2j + 1 are inputs that lie 2 apart. */
 #include "backend/cpu/amx/amx_tile.h"
 #include "backend/cpu/avx512/math_avx512.h"
-#include "backend/cpu/avx512/row_avx512.h"
 #include "backend/cpu/kernels.h"
 #include "base/checked.h"
 
 #include <stdbool.h>
 
 enum {
-    LEAST_ROWS = 5,    // avx512 is faster with fewer
-    ROWS_STEP = 4,     // rows of a tile: a multiple, so that there are few forms of the loop
-    BLOCK_GROUPS = 8,  // of one row tile and one strip stay in L1
-    BLOCK_STRIPS = 16, // unpacked stay in L2
+    PASS_BLOCKS = 4,  // best of 2, 3 and 4
+    TILE_INPUTS = 32, // of one tile of weights or of rows
+    TILE_BYTES = TILE_ROWS * TILE_ROW_BYTES,
+    GROUP_TILES = GROUP_INPUTS / TILE_INPUTS,
+    RING_GROUPS = 4, // unpacked: the one in use, the next, and stores on their way
+    UNPACK_PARTS = 8,
 };
 
-/* Numbers of tiles: sums and codes of two groups in turn, rows. */
-#define HIGH_0 0
-#define LOW_0 1
-#define HIGH_1 2
-#define LOW_1 3
-#define ROWS_HIGH 4
-#define ROWS_LOW 5
-#define CODES_0 6
-#define CODES_1 7
+/* Numbers of tiles: sums of up to four blocks, weights, rows. */
+#define SUMS_0 0
+#define SUMS_1 1
+#define SUMS_2 2
+#define SUMS_3 3
+#define STRIP 4
+#define ROWS 5
 
-/* An unpacked tile: row c holds of each output the codes of inputs 4c..4c+3. */
-typedef struct Codes {
-    uint8_t q[GROUP_INPUTS / 4][TILE_ROW_BYTES];
-    float scale[STRIP_ROWS], bias[STRIP_ROWS];
-} Codes;
+/* One group of one strip: of each output a line with its elements. */
+typedef struct Weights {
+    uint8_t line[GROUP_TILES][STRIP_ROWS][TILE_ROW_BYTES];
+} Weights;
 
-/* One group of 16 rows. */
-typedef struct Rows {
-    int8_t high[TILE_ROWS][GROUP_INPUTS];
-    uint8_t low[TILE_ROWS][GROUP_INPUTS];
-    GroupScale scale[TILE_ROWS];
-} Rows;
-
-typedef struct Sums {
-    int32_t high[TILE_ROWS][STRIP_ROWS], low[TILE_ROWS][STRIP_ROWS];
-} Sums;
+typedef float Sums[PASS_BLOCKS][STRIP_ROWS][ROW_BLOCK];
 
 typedef struct Work {
-    _Alignas(64) Codes codes[BLOCK_STRIPS][BLOCK_GROUPS];
-    Rows rows[BLOCK_GROUPS];
+    _Alignas(64) Weights ring[RING_GROUPS];
+    uint8_t codes[2 * GROUP_TILES][4][64]; // of output 4 L + i 16 bytes: lane L of [i]
+    uint16_t tables[STRIP_ROWS][16];
+    float scale[STRIP_ROWS], bias[STRIP_ROWS];
     Sums sums[2];
+    const uint8_t *rows_ahead; // fetched meanwhile, rows_step bytes a group
+    size_t rows_step;
+    uint32_t turn; // place in the ring of the group that comes next
+    bool is_ready; // and whether it is there
 } Work;
 
-static void codes_unpack(Codes *to, const uint8_t *tile, int bits) {
-    const __m512i mask = _mm512_set1_epi8(15);
-    for (int c = 0; c < GROUP_INPUTS / 4; c += 2, tile += bits == 4 ? 64 : 128) {
-        __m512i line = _mm512_load_si512(tile), second;
-        if (bits == 4) {
-            second = _mm512_and_si512(_mm512_srli_epi32(line, 4), mask);
-            line = _mm512_and_si512(line, mask);
-        } else {
-            second = _mm512_load_si512(tile + 64);
-        }
-        _mm512_store_si512(to->q[c], line);
-        _mm512_store_si512(to->q[c + 1], second);
-    }
-    const uint16_t *scales = (const uint16_t *)tile;
-    _mm512_store_ps(to->scale, bf16_load_ps(scales));
-    _mm512_store_ps(to->bias, bf16_load_ps(scales + STRIP_ROWS));
+/* Decode's, which also make the first part of a prepared row. */
+static MatmulKernels exact_kernels(void) {
+    MatmulKernels t;
+    matmul_avx512_init(&t);
+    return t;
 }
 
-/* Groups [group, group + n) of m rows; rows from there to `padded` become zero. */
-static void rows_split(Rows *to, const void *const *x, int32_t n_groups, int32_t group, int32_t n,
-                       int32_t m, int32_t padded) {
-    // Of each 8 bytes, which are 4 inputs in the pair order: low bytes, then high ones.
-    const __m512i bytes =
-        _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 2, 6, 1, 5, 3, 7, 8, 12, 10, 14, 9, 13, 11, 15));
-    const __m512i even =
-        _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-    const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
-    for (int32_t i = 0; i < m; i++) {
-        const GroupCodes *codes = (const GroupCodes *)x[i] + group;
-        const GroupScale *scale = row_scales(x[i], n_groups) + group;
-        for (int32_t g = 0; g < n; g++) {
-            __m512i a = _mm512_shuffle_epi8(_mm512_load_si512(codes[g].v), bytes);
-            __m512i b = _mm512_shuffle_epi8(_mm512_load_si512(codes[g].v + 32), bytes);
-            _mm512_store_si512(to[g].low[i], _mm512_permutex2var_epi32(a, even, b));
-            _mm512_store_si512(to[g].high[i], _mm512_permutex2var_epi32(a, odd, b));
-            to[g].scale[i] = scale[g];
-        }
-    }
-    for (int32_t i = m; i < padded; i++)
-        for (int32_t g = 0; g < n; g++) {
-            _mm512_store_si512(to[g].low[i], _mm512_setzero_si512());
-            _mm512_store_si512(to[g].high[i], _mm512_setzero_si512());
-            to[g].scale[i] = (GroupScale){0, 0};
-        }
+/* 32 following inputs as elements. */
+static inline __m512i elements_round(__m512 low, __m512 high) {
+    const __m512i order =
+        _mm512_set_epi16(31, 29, 23, 21, 15, 13, 7, 5, 27, 25, 19, 17, 11, 9, 3, 1, 30, 28, 22, 20,
+                         14, 12, 6, 4, 26, 24, 18, 16, 10, 8, 2, 0);
+    return _mm512_permutexvar_epi16(order, (__m512i)_mm512_cvtne2ps_pbh(high, low));
 }
 
-/* Both sums of one group by the tiles of set 0 or 1 (a constant). */
-static inline __attribute__((always_inline)) void sums_make(Sums *to, const Rows *rows,
-                                                            const Codes *codes, int set) {
+/* ---- rows ---- */
+
+/* A prepared row: avx512's, behind it all elements as bf16. */
+static size_t matmul_amx_row_bytes(int32_t n_groups) {
+    return exact_kernels().row_bytes(n_groups) + (size_t)n_groups * GROUP_INPUTS * sizeof(uint16_t);
+}
+
+static void matmul_amx_prepare(void *row, int32_t n_groups, int32_t group, int32_t n,
+                               const float *x) {
+    MatmulKernels exact = exact_kernels();
+    exact.prepare(row, n_groups, group, n, x);
+    uint8_t *to =
+        (uint8_t *)row + exact.row_bytes(n_groups) + (size_t)group * GROUP_TILES * TILE_ROW_BYTES;
+    for (int32_t i = 0; i < n * GROUP_TILES; i++, to += TILE_ROW_BYTES, x += TILE_INPUTS) {
+        _mm512_store_si512(to, elements_round(_mm512_loadu_ps(x), _mm512_loadu_ps(x + 16)));
+    }
+}
+
+/* out[d] lane i = 32-bit word d of the 16 bytes behind from[i] + at. */
+static inline __attribute__((always_inline)) void
+transpose(__m512i out[4], const uint8_t *const from[16], size_t at) {
+    __m512i z[4];
+    for (int i = 0; i < 4; i++) {
+#define PIECE(L) _mm_loadu_si128((const __m128i *)(const void *)(from[4 * (L) + i] + at))
+        z[i] = _mm512_castsi128_si512(PIECE(0));
+        z[i] = _mm512_inserti32x4(z[i], PIECE(1), 1);
+        z[i] = _mm512_inserti32x4(z[i], PIECE(2), 2);
+        z[i] = _mm512_inserti32x4(z[i], PIECE(3), 3);
+#undef PIECE
+    }
+    __m512i low0 = _mm512_unpacklo_epi32(z[0], z[1]), low1 = _mm512_unpacklo_epi32(z[2], z[3]);
+    __m512i high0 = _mm512_unpackhi_epi32(z[0], z[1]), high1 = _mm512_unpackhi_epi32(z[2], z[3]);
+    out[0] = _mm512_unpacklo_epi64(low0, low1);
+    out[1] = _mm512_unpackhi_epi64(low0, low1);
+    out[2] = _mm512_unpacklo_epi64(high0, high1);
+    out[3] = _mm512_unpackhi_epi64(high0, high1);
+}
+
+static size_t matmul_amx_block_bytes(int32_t n_groups) {
+    return (size_t)n_groups * GROUP_TILES * TILE_BYTES;
+}
+
+static void matmul_amx_block(void *to, const void *const *x, int32_t n_groups, int32_t m) {
+    const uint8_t *rows[ROW_BLOCK];
+    size_t skip = exact_kernels().row_bytes(n_groups);
+    for (int32_t i = 0; i < ROW_BLOCK; i++)
+        rows[i] = (const uint8_t *)x[i < m ? i : 0] + skip;
+    __mmask16 there = (__mmask16)((1u << m) - 1);
+    uint8_t *line = to;
+    for (size_t at = 0; at < (size_t)n_groups * GROUP_INPUTS * sizeof(uint16_t); at += 16) {
+        __m512i out[4];
+        transpose(out, rows, at);
+        for (int i = 0; i < 4; i++, line += TILE_ROW_BYTES)
+            _mm512_store_si512(line, _mm512_maskz_mov_epi32(there, out[i]));
+    }
+}
+
+/* ---- weights ---- */
+
+/* The codes of four lines by output. */
+static inline void codes_turn(uint8_t to[4][64], const uint8_t *lines) {
+    __m512i a = _mm512_load_si512(lines), b = _mm512_load_si512(lines + 64);
+    __m512i c = _mm512_load_si512(lines + 128), d = _mm512_load_si512(lines + 192);
+    __m512i low0 = _mm512_unpacklo_epi32(a, b), low1 = _mm512_unpacklo_epi32(c, d);
+    __m512i high0 = _mm512_unpackhi_epi32(a, b), high1 = _mm512_unpackhi_epi32(c, d);
+    _mm512_store_si512(to[0], _mm512_unpacklo_epi64(low0, low1));
+    _mm512_store_si512(to[1], _mm512_unpackhi_epi64(low0, low1));
+    _mm512_store_si512(to[2], _mm512_unpacklo_epi64(high0, high1));
+    _mm512_store_si512(to[3], _mm512_unpackhi_epi64(high0, high1));
+}
+
+static inline void scales_widen(Work *w, const uint8_t *tile, size_t bytes) {
+    const uint16_t *scales = (const uint16_t *)(tile + bytes - TILE_SCALES);
+    _mm512_store_ps(w->scale, bf16_load_ps(scales));
+    _mm512_store_ps(w->bias, bf16_load_ps(scales + STRIP_ROWS));
+}
+
+/* 16 bytes of output 4 L + i. */
+static inline __m128i codes_of(const Work *w, int quarter, int L, int i) {
+    return _mm_load_si128((const __m128i *)(const void *)w->codes[quarter][i] + L);
+}
+
+/* What code 0..15 stands for, of outputs [r, r + 8). */
+static inline void tables_make(Work *w, int r) {
+    const __m512 code = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    for (int end = r + 8; r < end; r += 2) {
+        __m512 t[2];
+        for (int i = 0; i < 2; i++)
+            t[i] = _mm512_fmadd_ps(code, _mm512_set1_ps(w->scale[r + i]),
+                                   _mm512_set1_ps(w->bias[r + i]));
+        _mm512_store_si512(w->tables[r], (__m512i)_mm512_cvtne2ps_pbh(t[1], t[0]));
+    }
+}
+
+/* Lines of outputs [4 L, 4 L + 4). */
+static inline void lines_look_up(Weights *to, const Work *w, int L) {
+    // An index has garbage above its 4 bits; the table, held twice, lets one of them be.
+    const __m512i shift =
+        _mm512_set_epi64(0x000c000c000c000c, 0x000c000c000c000c, 0x0008000800080008,
+                         0x0008000800080008, 0x0004000400040004, 0x0004000400040004, 0, 0);
+    for (int i = 0; i < 4; i++) {
+        __m512i table = _mm512_broadcast_i64x4(
+            _mm256_load_si256((const __m256i *)(const void *)w->tables[4 * L + i]));
+        for (int h = 0; h < GROUP_TILES; h++) {
+            __m512i own = _mm512_broadcast_i32x4(codes_of(w, h, L, i));
+            __m512i index = _mm512_srlv_epi16(own, shift);
+            _mm512_store_si512(to->line[h][4 * L + i], _mm512_permutexvar_epi16(index, table));
+        }
+    }
+}
+
+static inline void lines_compute(Weights *to, const Work *w, int L) {
+    for (int i = 0; i < 4; i++) {
+        __m512 scale = _mm512_set1_ps(w->scale[4 * L + i]),
+               bias = _mm512_set1_ps(w->bias[4 * L + i]);
+        for (int h = 0; h < GROUP_TILES; h++) {
+            __m512 value[2];
+            for (int half = 0; half < 2; half++) {
+                __m512i code = _mm512_cvtepu8_epi32(codes_of(w, 2 * h + half, L, i));
+                value[half] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(code), scale, bias);
+            }
+            _mm512_store_si512(to->line[h][4 * L + i], elements_round(value[0], value[1]));
+        }
+    }
+}
+
+/* Part 0..7 of the unpacking of one group of one strip; bits and part are constants. Between them
+ * values go through memory: there a broadcast is part of a load, from a register it is a shuffle,
+ * and shuffles bind. */
+static inline __attribute__((always_inline)) void
+weights_unpack(Weights *to, Work *w, const uint8_t *tile, int bits, int part) {
+    if (part == 0)
+        scales_widen(w, tile, tile_bytes(bits));
+    if (part < (bits == 4 ? 2 : 4))
+        codes_turn(w->codes[part], tile + part * 256);
+    else if (part < 4)
+        tables_make(w, part % 2 * 8);
+    else if (bits == 4)
+        lines_look_up(to, w, part - 4);
+    else
+        lines_compute(to, w, part - 4);
     tile_fence();
-    if (set == 0) {
-        TILE(loadd)(CODES_0, codes->q, TILE_ROW_BYTES);
-        TILE(loadd)(ROWS_HIGH, rows->high, TILE_ROW_BYTES);
-        TILE(loadd)(ROWS_LOW, rows->low, TILE_ROW_BYTES);
-        TILE(zero)(HIGH_0);
-        TILE(zero)(LOW_0);
-        TILE(dpbsud)(HIGH_0, ROWS_HIGH, CODES_0);
-        TILE(dpbuud)(LOW_0, ROWS_LOW, CODES_0);
-        TILE(stored)(HIGH_0, to->high, TILE_ROW_BYTES);
-        TILE(stored)(LOW_0, to->low, TILE_ROW_BYTES);
-    } else {
-        TILE(loadd)(CODES_1, codes->q, TILE_ROW_BYTES);
-        TILE(loadd)(ROWS_HIGH, rows->high, TILE_ROW_BYTES);
-        TILE(loadd)(ROWS_LOW, rows->low, TILE_ROW_BYTES);
-        TILE(zero)(HIGH_1);
-        TILE(zero)(LOW_1);
-        TILE(dpbsud)(HIGH_1, ROWS_HIGH, CODES_1);
-        TILE(dpbuud)(LOW_1, ROWS_LOW, CODES_1);
-        TILE(stored)(HIGH_1, to->high, TILE_ROW_BYTES);
-        TILE(stored)(LOW_1, to->low, TILE_ROW_BYTES);
+}
+
+/* ---- products ---- */
+
+/* One strip over all inputs. */
+typedef struct Pass {
+    const uint8_t *w;
+    const uint8_t *after; // the strip of the next pass, of as many bits; NULL: unknown
+    const uint8_t *ahead; // a strip to be fetched meanwhile; NULL: none
+    int32_t n_groups;
+    float *const *y; // [n_rows] where outputs will go, fetched meanwhile too
+    ptrdiff_t at;    // column of y
+    int32_t n_rows;
+} Pass;
+
+/* Fetches into L2 what is wanted behind group g. (Outputs come as whole lines from memory, and
+ * all at once they would keep the tiles from L2.) rows: outputs of a group. */
+static inline __attribute__((always_inline)) void pass_fetch(Work *w, const Pass *p, size_t bytes,
+                                                             int32_t g, int32_t rows) {
+    if (p->ahead)
+        for (size_t line = 0; line < bytes; line += 64)
+            _mm_prefetch((const char *)p->ahead + (size_t)g * bytes + line, _MM_HINT_T1);
+    for (size_t line = 0; line < w->rows_step; line += 64)
+        _mm_prefetch((const char *)w->rows_ahead + line, _MM_HINT_T1);
+    w->rows_ahead += w->rows_step;
+    for (int32_t i = g * rows; i < (g + 1) * rows && i < p->n_rows; i++)
+        _mm_prefetch((const char *)(p->y[i] + p->at), _MM_HINT_T1);
+}
+
+/* Adds the products of the tile of weights in use with one of block number b (a constant). */
+static inline __attribute__((always_inline)) void block_add(const uint8_t *rows, int b) {
+    TILE(loadd)(ROWS, rows, TILE_ROW_BYTES);
+    switch (b) {
+    case 0: TILE(dpbf16ps)(SUMS_0, STRIP, ROWS); break;
+    case 1: TILE(dpbf16ps)(SUMS_1, STRIP, ROWS); break;
+    case 2: TILE(dpbf16ps)(SUMS_2, STRIP, ROWS); break;
+    default: TILE(dpbf16ps)(SUMS_3, STRIP, ROWS); break;
     }
 }
 
-/* out += what one group adds to `rows` rows (a constant). */
+/* Those parts of unpacking that stand behind product number `slot` of 2 n of a group. */
 static inline __attribute__((always_inline)) void
-sums_add(__m512 out[TILE_ROWS], const Sums *sums, const Rows *x, const Codes *codes, int rows) {
-    __m512 scale = _mm512_load_ps(codes->scale), bias = _mm512_load_ps(codes->bias);
-    for (int i = 0; i < rows; i++) {
-        __m512i sum = _mm512_slli_epi32(_mm512_load_si512(sums->high[i]), 8);
-        sum = _mm512_add_epi32(sum, _mm512_load_si512(sums->low[i]));
-        out[i] = tile_add(out[i], sum, scale, bias, &x->scale[i]);
-    }
+slot_unpack(Weights *to, Work *w, const uint8_t *tile, int bits, int n, int slot) {
+#define PART(p)                                                                                    \
+    if ((p)*2 * n / UNPACK_PARTS == slot)                                                          \
+        weights_unpack(to, w, tile, bits, p);
+    PART(0) PART(1) PART(2) PART(3) PART(4) PART(5) PART(6) PART(7)
+#undef PART
 }
 
-/* n groups of one strip for m rows, padded to `rows` (a constant); the first groups of all begin
- * at zero. Meanwhile n tiles of `bytes` at `ahead` (NULL: none) are fetched. */
+/* sums of a strip by n blocks; bits and n are constants. */
 static inline __attribute__((always_inline)) void
-strip_add(float *const *y, ptrdiff_t at, Work *w, const Codes *codes, int32_t n, bool is_first,
-          int32_t m, const uint8_t *ahead, size_t bytes, int rows) {
-    __m512 out[TILE_ROWS];
-    for (int i = 0; i < rows; i++)
-        out[i] = is_first || i >= m ? _mm512_setzero_ps() : _mm512_loadu_ps(y[i] + at);
-    sums_make(&w->sums[0], w->rows, codes, 0);
-    for (int32_t g = 0; g < n; g += 2) {
-        if (ahead)
-            for (size_t line = 0; line < 2 * bytes; line += 64)
-                _mm_prefetch((const char *)ahead + (size_t)g * bytes + line, _MM_HINT_T1);
-        if (g + 1 < n)
-            sums_make(&w->sums[1], w->rows + g + 1, codes + g + 1, 1);
-        sums_add(out, &w->sums[0], w->rows + g, codes + g, rows);
-        if (g + 1 == n)
-            break;
-        if (g + 2 < n)
-            sums_make(&w->sums[0], w->rows + g + 2, codes + g + 2, 0);
-        sums_add(out, &w->sums[1], w->rows + g + 1, codes + g + 1, rows);
+pass_make(Sums sums, Work *w, const Pass *p, const uint8_t *const *rows, int bits, int n) {
+    const size_t bytes = tile_bytes(bits);
+    const int32_t fetch_rows = div_up_i32(p->n_rows, p->n_groups);
+    uint32_t turn = w->turn;
+    if (!w->is_ready)
+        slot_unpack(&w->ring[turn], w, p->w, bits, 0, 0);
+    TILE(zero)(SUMS_0);
+    if (n > 1)
+        TILE(zero)(SUMS_1);
+    if (n > 2)
+        TILE(zero)(SUMS_2);
+    if (n > 3)
+        TILE(zero)(SUMS_3);
+    for (int32_t g = 0; g < p->n_groups; g++) {
+        const Weights *own = &w->ring[turn];
+        turn = (turn + 1) % RING_GROUPS;
+        Weights *next = &w->ring[turn];
+        const uint8_t *tile = p->w + (size_t)(g + 1) * bytes;
+        if (g + 1 == p->n_groups)
+            tile = p->after ? p->after : p->w;
+        pass_fetch(w, p, bytes, g, fetch_rows);
+        for (int h = 0; h < GROUP_TILES; h++) {
+            size_t at = (size_t)(g * GROUP_TILES + h) * TILE_BYTES;
+            TILE(loadd)(STRIP, own->line[h], TILE_ROW_BYTES);
+            for (int b = 0; b < n; b++) {
+                block_add(rows[b] + at, b);
+                slot_unpack(next, w, tile, bits, n, h * n + b);
+            }
+        }
     }
-    for (int i = 0; i < rows; i++)
-        if (i < m)
-            _mm512_storeu_ps(y[i] + at, out[i]);
+    w->turn = turn;
+    w->is_ready = p->after != NULL;
+    TILE(stored)(SUMS_0, sums[0], TILE_ROW_BYTES);
+    if (n > 1)
+        TILE(stored)(SUMS_1, sums[1], TILE_ROW_BYTES);
+    if (n > 2)
+        TILE(stored)(SUMS_2, sums[2], TILE_ROW_BYTES);
+    if (n > 3)
+        TILE(stored)(SUMS_3, sums[3], TILE_ROW_BYTES);
+    tile_fence();
 }
 
-/* A call, and where it stands. */
-typedef struct Block {
-    float *const *y;
-    const uint8_t *w, *next;
-    size_t tile_bytes, strip_bytes;
-    int32_t n_groups, n_strips, group, strip; // of the whole; where the block begins
-    int32_t groups, strips;                   // of the block
-} Block;
-
-/* Where strip number s of the block lies in the one behind this. */
-static const uint8_t *block_ahead(const Block *b, int32_t s) {
-    const uint8_t *strip = b->w + (size_t)(b->strip + s) * b->strip_bytes;
-    if (b->group + b->groups < b->n_groups)
-        return strip + (size_t)(b->group + b->groups) * b->tile_bytes;
-    if (b->strip + b->strips < b->n_strips)
-        return strip + (size_t)b->strips * b->strip_bytes;
-    return b->next ? b->next + (size_t)s * b->strip_bytes : NULL;
-}
-
-/* All strips of a block for rows [row, row + m), padded to `rows` (a constant). */
-static inline __attribute__((always_inline)) void block_rows(Work *w, const Block *b, int32_t row,
-                                                             int32_t m, int rows) {
-    for (int32_t s = 0; s < b->strips; s++)
-        strip_add(b->y + row, (ptrdiff_t)(b->strip + s) * STRIP_ROWS, w, w->codes[s], b->groups,
-                  b->group == 0, m, row == 0 ? block_ahead(b, s) : NULL, b->tile_bytes, rows);
-}
-
-static void block_add(Work *w, const Block *b, int32_t row, int32_t m, int32_t padded) {
-    switch (padded) {
-    case 2 * ROWS_STEP: block_rows(w, b, row, m, 2 * ROWS_STEP); break;
-    case 3 * ROWS_STEP: block_rows(w, b, row, m, 3 * ROWS_STEP); break;
-    default: block_rows(w, b, row, m, TILE_ROWS); break;
+static void pass_q4(Sums sums, Work *w, const Pass *p, const uint8_t *const *rows, int n) {
+    switch (n) {
+    case 1: pass_make(sums, w, p, rows, 4, 1); break;
+    case 2: pass_make(sums, w, p, rows, 4, 2); break;
+    case 3: pass_make(sums, w, p, rows, 4, 3); break;
+    default: pass_make(sums, w, p, rows, 4, 4); break;
     }
 }
 
-static void matmul_tiles(Block *b, const void *const *x, int32_t m, int bits) {
-    Work work; // 165 KB
-    int32_t n_tiles = div_up_i32(m, TILE_ROWS), small = m / n_tiles;
-    int32_t n_large = m - small * n_tiles; // tiles of small + 1 rows
-    int32_t padded = (int32_t)round_up_size((size_t)(small + (n_large > 0)), ROWS_STEP);
-    uint8_t rows[TILE_N];
-    for (int i = 0; i < TILE_N; i++)
-        rows[i] = i >= CODES_0 ? GROUP_INPUTS / 4 : (uint8_t)padded;
+static void pass_q8(Sums sums, Work *w, const Pass *p, const uint8_t *const *rows, int n) {
+    switch (n) {
+    case 1: pass_make(sums, w, p, rows, 8, 1); break;
+    case 2: pass_make(sums, w, p, rows, 8, 2); break;
+    case 3: pass_make(sums, w, p, rows, 8, 3); break;
+    default: pass_make(sums, w, p, rows, 8, 4); break;
+    }
+}
+
+static void pass_run(Sums sums, Work *w, const Pass *p, const uint8_t *const *rows, int n,
+                     int32_t bits) {
+    if (bits == 4)
+        pass_q4(sums, w, p, rows, n);
+    else
+        pass_q8(sums, w, p, rows, n);
+}
+
+static void work_begin(Work *w) {
+    static const uint8_t rows[TILE_N] = {16, 16, 16, 16, 16, 16, 0, 0};
     tile_configure(rows);
-    b->tile_bytes = tile_bytes(bits);
-    b->strip_bytes = b->tile_bytes * (size_t)b->n_groups;
-    for (b->strip = 0; b->strip < b->n_strips; b->strip += BLOCK_STRIPS) {
-        b->strips = min_i32(BLOCK_STRIPS, b->n_strips - b->strip);
-        for (b->group = 0; b->group < b->n_groups; b->group += BLOCK_GROUPS) {
-            b->groups = min_i32(BLOCK_GROUPS, b->n_groups - b->group);
-            for (int32_t s = 0; s < b->strips; s++) {
-                const uint8_t *tile = b->w + (size_t)(b->strip + s) * b->strip_bytes +
-                                      (size_t)b->group * b->tile_bytes;
-                for (int32_t g = 0; g < b->groups; g++)
-                    codes_unpack(&work.codes[s][g], tile + (size_t)g * b->tile_bytes, bits);
-            }
-            for (int32_t t = 0, row = 0; t < n_tiles; t++) {
-                int32_t n = small + (t < n_large);
-                rows_split(work.rows, x + row, b->n_groups, b->group, b->groups, n, padded);
-                block_add(&work, b, row, n, padded);
-                row += n;
-            }
+    w->rows_ahead = (const uint8_t *)w;
+    w->rows_step = 0;
+    w->turn = 0;
+    w->is_ready = false;
+}
+
+/* Blocks [b, b + n) of m rows: as few passes as can be, of nearly equal size. */
+static int blocks_take(const uint8_t *rows[PASS_BLOCKS], const void *const *x, int32_t m,
+                       int32_t b) {
+    int32_t n_blocks = div_up_i32(m, ROW_BLOCK), n_passes = div_up_i32(n_blocks - b, PASS_BLOCKS);
+    int n = div_up_i32(n_blocks - b, n_passes);
+    for (int i = 0; i < n; i++)
+        rows[i] = x[(b + i) * ROW_BLOCK];
+    return n;
+}
+
+/* y += weight * the sums of a strip, or y = the sums (weight NULL), for n_rows rows. */
+static inline __attribute__((always_inline)) void
+outputs_store(float *const *y, ptrdiff_t at, const float *weight, Sums sums, int32_t n_rows) {
+    for (int32_t row = 0; row < n_rows; row += 4) {
+        const uint8_t *lines[STRIP_ROWS];
+        __m512i out[4];
+        for (int r = 0; r < STRIP_ROWS; r++)
+            lines[r] = (const uint8_t *)sums[row / ROW_BLOCK][r];
+        transpose(out, lines, (size_t)(row % ROW_BLOCK) * sizeof(float));
+        for (int i = 0; i < 4; i++) {
+            if (row + i >= n_rows)
+                break;
+            float *to = y[row + i] + at;
+            __m512 value = _mm512_castsi512_ps(out[i]);
+            if (weight)
+                value =
+                    _mm512_fmadd_ps(_mm512_set1_ps(weight[row + i]), value, _mm512_loadu_ps(to));
+            _mm512_storeu_ps(to, value);
+        }
+    }
+}
+
+/* Strips by blocks. */
+typedef struct Strips {
+    float *const *y;
+    const float *weight; // see outputs_store
+    const uint8_t *w, *next;
+    int32_t bits, n_groups, n_strips;
+    const void *const *x; // entry 16 b: block b
+    int32_t m;
+} Strips;
+
+static inline __attribute__((always_inline)) void strips_make(Work *work, const Strips *c,
+                                                              bool is_sum) {
+    const uint8_t *w = c->w;
+    size_t bytes = tile_bytes(c->bits) * (size_t)c->n_groups;
+    int32_t n_blocks = div_up_i32(c->m, ROW_BLOCK);
+    for (int32_t s = 0; s < c->n_strips; s++, w += bytes) {
+        const uint8_t *following = s + 1 < c->n_strips ? w + bytes : NULL;
+        for (int32_t b = 0, n; b < n_blocks; b += n) {
+            const uint8_t *rows[PASS_BLOCKS];
+            n = blocks_take(rows, c->x, c->m, b);
+            int32_t row = b * ROW_BLOCK;
+            Pass p = {.w = w,
+                      .after = b + n < n_blocks ? w : following,
+                      .ahead = b > 0       ? NULL
+                               : following ? following
+                                           : c->next,
+                      .n_groups = c->n_groups,
+                      .y = c->y + row,
+                      .at = (ptrdiff_t)s * STRIP_ROWS,
+                      .n_rows = min_i32(n * ROW_BLOCK, c->m - row)};
+            pass_run(work->sums[0], work, &p, rows, n, c->bits);
+            outputs_store(p.y, p.at, is_sum ? c->weight + row : NULL, work->sums[0], p.n_rows);
+        }
+    }
+}
+
+static void matmul_amx_q4(float *const *y, const uint8_t *w, int32_t n_groups, int32_t n_strips,
+                          const void *const *x, int32_t m, const uint8_t *next) {
+    Work work;
+    work_begin(&work);
+    strips_make(&work, &(Strips){y, NULL, w, next, 4, n_groups, n_strips, x, m}, false);
+    tile_release();
+}
+
+static void matmul_amx_q8(float *const *y, const uint8_t *w, int32_t n_groups, int32_t n_strips,
+                          const void *const *x, int32_t m, const uint8_t *next) {
+    Work work;
+    work_begin(&work);
+    strips_make(&work, &(Strips){y, NULL, w, next, 8, n_groups, n_strips, x, m}, false);
+    tile_release();
+}
+
+/* 16 inner values of 16 rows from the sums of gate and up: 8 lines of a tile of their block. */
+static void inner_store(uint8_t *block, int32_t strip, float gate[STRIP_ROWS][ROW_BLOCK],
+                        float up[STRIP_ROWS][ROW_BLOCK]) {
+    // Halves of a register beside each other: pairs of elements of each row.
+    const __m512i zip = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24,
+                                         8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    static const int first[4] = {0, 4, 1, 5};
+    uint8_t *tile = block + (size_t)(strip / 2) * TILE_BYTES;
+    __m512 value[STRIP_ROWS];
+    for (int r = 0; r < STRIP_ROWS; r++)
+        value[r] = _mm512_mul_ps(silu_ps(_mm512_load_ps(gate[r])), _mm512_load_ps(up[r]));
+    for (int u = 0; u < 4; u++)
+        for (int t = 0; t < 2; t++) {
+            int r = 8 * t + first[u];
+            __m512i pair = (__m512i)_mm512_cvtne2ps_pbh(value[r + 2], value[r]);
+            _mm512_store_si512(tile + (4 * u + strip % 2 * 2 + t) * TILE_ROW_BYTES,
+                               _mm512_permutexvar_epi16(zip, pair));
+        }
+}
+
+static void matmul_amx_inner(const MatmulInner *c) {
+    Work work;
+    size_t gate_bytes = tile_bytes(c->gate_bits) * (size_t)c->n_groups;
+    size_t up_bytes = tile_bytes(c->up_bits) * (size_t)c->n_groups;
+    bool same = c->gate_bits == c->up_bits;
+    int32_t n_blocks = div_up_i32(c->m, ROW_BLOCK);
+    work_begin(&work);
+    for (int32_t s = 0; s < c->n_strips; s++) {
+        const uint8_t *gate = c->gate + (size_t)s * gate_bytes, *up = c->up + (size_t)s * up_bytes;
+        bool is_last = s + 1 == c->n_strips;
+        for (int32_t b = 0, n; b < n_blocks; b += n) {
+            const uint8_t *rows[PASS_BLOCKS];
+            n = blocks_take(rows, c->x, c->m, b);
+            const uint8_t *after = b + n < n_blocks ? gate : is_last ? NULL : gate + gate_bytes;
+            bool fetches = b == 0 && !is_last;
+            Pass p = {.w = gate,
+                      .after = same ? up : NULL,
+                      .ahead = fetches ? gate + gate_bytes : NULL,
+                      .n_groups = c->n_groups};
+            pass_run(work.sums[0], &work, &p, rows, n, c->gate_bits);
+            p = (Pass){.w = up,
+                       .after = same ? after : NULL,
+                       .ahead = fetches ? up + up_bytes : NULL,
+                       .n_groups = c->n_groups};
+            pass_run(work.sums[1], &work, &p, rows, n, c->up_bits);
+            for (int i = 0; i < n; i++)
+                inner_store(c->act + (size_t)(b + i) * c->act_bytes, c->strip + s, work.sums[0][i],
+                            work.sums[1][i]);
         }
     }
     tile_release();
 }
 
-static void matmul_amx(float *const *y, const uint8_t *w, int32_t n_groups, int32_t n_strips,
-                       const void *const *x, int32_t m, const uint8_t *next, int bits) {
-    if (m < LEAST_ROWS) {
-        MatmulKernels few;
-        matmul_avx512_init(&few);
-        MatmulFn fn = bits == 4 ? few.prefill_q4 : few.prefill_q8;
-        fn(y, w, n_groups, n_strips, x, m, next);
-        return;
-    }
-    Block b = {.y = y, .w = w, .next = next, .n_groups = n_groups, .n_strips = n_strips};
-    matmul_tiles(&b, x, m, bits);
-}
-
-static void matmul_amx_q4(float *const *y, const uint8_t *w, int32_t n_groups, int32_t n_strips,
-                          const void *const *x, int32_t m, const uint8_t *next) {
-    matmul_amx(y, w, n_groups, n_strips, x, m, next, 4);
-}
-
-static void matmul_amx_q8(float *const *y, const uint8_t *w, int32_t n_groups, int32_t n_strips,
-                          const void *const *x, int32_t m, const uint8_t *next) {
-    matmul_amx(y, w, n_groups, n_strips, x, m, next, 8);
+static void matmul_amx_down(const MatmulDown *c) {
+    Work work;
+    size_t bytes = matmul_amx_block_bytes(c->n_groups);
+    size_t n_blocks = (size_t)div_up_i32(c->m, ROW_BLOCK);
+    const void *x[MATMUL_ROWS];
+    for (size_t b = 0; b < n_blocks; b++)
+        x[b * ROW_BLOCK] = c->x + b * bytes;
+    work_begin(&work);
+    // All passes together fetch as much as they read.
+    size_t n_groups = (size_t)c->n_groups * (size_t)c->n_strips *
+                      (size_t)div_up_i32((int32_t)n_blocks, PASS_BLOCKS);
+    work.rows_ahead = c->x + n_blocks * bytes;
+    work.rows_step = round_up_size(n_blocks * bytes / n_groups, 64);
+    strips_make(
+        &work,
+        &(Strips){c->y, c->weight, c->w, c->next, c->bits, c->n_groups, c->n_strips, x, c->m},
+        true);
+    tile_release();
 }
 
 void matmul_amx_init(MatmulKernels *t) {
     matmul_avx512_init(t);
     t->column = "amx";
+    t->row_bytes = matmul_amx_row_bytes;
+    t->prepare = matmul_amx_prepare;
     t->prefill_q4 = matmul_amx_q4;
     t->prefill_q8 = matmul_amx_q8;
-    t->chunk_bytes = 576 << 10; // rows are split anew for each 16 strips
+    t->block_bytes = matmul_amx_block_bytes;
+    t->block = matmul_amx_block;
+    t->inner = matmul_amx_inner;
+    t->down = matmul_amx_down;
+    t->chunk_bytes = 1152 << 10; // rows come from L3 once for these
 }

@@ -12,12 +12,13 @@
 
 enum { W = GDN_HEAD, C = RECUR_CHUNK };
 
-static void recur_generic_conv(float *c, const float *in, const float *w, ptrdiff_t ldw,
-                               int32_t m) {
-    for (int32_t t = 0; t < m; t++, in += W, c += W)
+static void recur_generic_conv(float *c, const float *const *rows, const float *w, ptrdiff_t ldw,
+                               int32_t m, ptrdiff_t next) {
+    UNUSED(next);
+    for (int32_t t = 0; t < m; t++, rows++, c += W)
         for (int d = 0; d < W; d++) {
-            float sum = w[d] * in[d] + w[ldw + d] * in[W + d];
-            sum = sum + w[2 * ldw + d] * in[2 * W + d] + w[3 * ldw + d] * in[3 * W + d];
+            float sum = w[d] * rows[0][d] + w[ldw + d] * rows[1][d];
+            sum = sum + w[2 * ldw + d] * rows[2][d] + w[3 * ldw + d] * rows[3][d];
             c[d] = math_silu(sum);
         }
 }
@@ -137,7 +138,8 @@ static size_t recur_generic_chunk_scratch_bytes(void) {
 }
 
 static void recur_generic_gate(float *y, const float *o, const float *gain, const float *z,
-                               ptrdiff_t ldz, float eps, int32_t m) {
+                               ptrdiff_t ldz, float eps, int32_t m, ptrdiff_t next) {
+    UNUSED(next);
     for (int32_t t = 0; t < m; t++, y += W, o += W, z += ldz) {
         float r = 1.0f / sqrtf(square_sum(o) / W + eps);
         for (int d = 0; d < W; d++)
