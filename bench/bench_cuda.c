@@ -39,7 +39,7 @@ static void give_up(const Err *err) {
             give_up(err);                                                                          \
     } while (0)
 
-/* A list of copies that is begun again as soon as it is finished. */
+/* A list of copies that is begun again when it is finished; looked at once a step. */
 typedef struct Beside {
     const BackendCopy *copies;
     int32_t n;

@@ -237,7 +237,8 @@ NODISCARD Status backend_meter(Backend *b, BackendMeter *out, size_t bytes, doub
 
 /* Samplers: params and the ids that penalties count (prompt first). Every id sampled with it is
  * counted by the device itself. A sampler that was never set chooses greedily.
- * Returns what sampler_set of sample.h returns; the sampler is then unchanged. */
+ * Returns what sampler_set of sample.h returns, which leaves it unchanged; a failure of the device
+ * leaves it undefined until it is set again. */
 NODISCARD Status backend_sampler_set(Backend *b, int32_t sampler, const SampleParams *params,
                                      const int32_t *ids, int32_t n_prompt, int32_t n_generated,
                                      Err *err);

@@ -198,7 +198,7 @@ static int32_t find_best(Sampler *s) {
     if (s->tops[best] == -INFINITY)
         return -1;
     int32_t id = best * BLOCK;
-    while (s->values[id] != s->tops[best])
+    while (id < s->vocab - 1 && s->values[id] != s->tops[best])
         id++;
     return id;
 }

@@ -26,11 +26,11 @@ typedef struct LogitBias {
  * 4. ids at and above n_ids and ids not in `allowed` are forbidden. Nothing left: id -1, nothing is
  *    counted;
  * 5. temperature 0: the lowest id among the maxima. Otherwise
- * 6. top_k: the k largest, equal ones by ascending id; more than V: all;
+ * 6. top_k: the k largest logits, equal ones by ascending id; more than V: all;
  * 7. p = exp((x - max) / temperature) as sample_chance gives it, and its mass: p in whole units of
  * 2^-40. All sums are of masses, so they are exact and have no order;
- * 8. top_p: of what top_k left, the largest (equal ones by ascending id) until their sum reaches
- * top_p times the sum of all;
+ * 8. top_p: of what top_k left, the largest logits (equal ones by ascending id) until the sum of
+ * their masses reaches top_p times the sum of all;
  * 9. min_p: ids with p < min_p fall (the largest p is 1);
  * 10. the first id, ascending, at which the running sum of what is left passes
  * floor(rng_u64(seed, pos) / 2^64 * the whole sum). {0} is greedy with nothing masked. */

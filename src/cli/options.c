@@ -50,7 +50,7 @@ static const Option OPTIONS[] = {
     {"ctx", 0, OPTION_INT, AT(ctx), 1, LIMIT_CONTEXT, "N", WITH_ENGINE,
      "tokens of the whole KV pool (default: what can be used and fits, at most 32768)"},
     {"chunk", 0, OPTION_INT, AT(chunk), 1, LIMIT_CONTEXT, "N", WITH_ENGINE,
-     "prefill rows of one step, rounded up to 64 (default 1024, on a card 4096)"},
+     "prefill rows of one step, rounded up to 64 (default 1024, with AMX 2048, on a card 4096)"},
     {"cpu-mask", 0, OPTION_TEXT, AT(mask), 0, 0, "NAMES", WITH_ENGINE " doctor ",
      "kernel columns not to use, separated by commas: avx2, avx512, amx, neon; on a card sm90a"},
     {"max-diff", 0, OPTION_REAL, AT(max_diff), 0, 1e9, "X", " eval ",

@@ -62,6 +62,7 @@ static void draws_init(Draws *d, int32_t v, uint64_t seed) {
     c->at.decode = card_put(NULL, DRAW_ROWS * sizeof *d->rows);
     c->at.allowed = card_put(NULL, DRAW_ROWS * words * 4);
     c->sampled = card_put(NULL, 3 * DRAW_ROWS * 4);
+    c->bad = c->sampled + 2 * DRAW_ROWS;
     c->d.logits = card_put(NULL, DRAW_ROWS * (size_t)v * 4);
 }
 
@@ -117,7 +118,7 @@ static int draws_step(Draws *d, int32_t pos) {
     Cuda *c = &d->c;
     size_t v = (size_t)c->c.vocab, words = (v + 31) / 32;
     CudaDrawn drawn = {0};
-    int32_t want[DRAW_ROWS], got[DRAW_ROWS], n_none = 0;
+    int32_t want[DRAW_ROWS], got[DRAW_ROWS], bad[DRAW_ROWS], n_none = 0;
     uint32_t *mask = calloc(words, 4);
     for (int32_t i = 0; i < DRAW_ROWS; i++) {
         BatchSeq s = {.phase = PHASE_DECODE, .n_rows = 1, .pos0 = pos - 1, .sampler = i};
@@ -133,15 +134,23 @@ static int draws_step(Draws *d, int32_t pos) {
         d->rows[i] = (CudaRow){.seq = i};
         cuda_sample_row(c, &d->rows[i], &s, &drawn, d->allowed);
         SampleResult r = {.id = -7}; // of a row that is not drawn nothing is written
-        if (d->rows[i].sampler >= 0)
+        bad[i] = draws_unit(d) < 0.1 ? 5 : CUDA_NO_BAD;
+        if (bad[i] == 5) {
+            const uint32_t kinds[] = {0x7fc00000u, 0xffc00000u, 0x7f800000u, 0xff800000u};
+            for (int k = 0; k < 3; k++)
+                memcpy(&x[(size_t)(draws_unit(d) * (double)v)], &kinds[(size_t)(draws_unit(d) * 4)],
+                       4);
+            r.id = d->rows[i].sampler >= 0 ? -1 : -7; // and nothing is counted
+        } else if (d->rows[i].sampler >= 0)
             sampler_next(c->samplers[i], &r, x, s.allowed, pos);
         want[i] = r.id;
-        n_none += r.id == -1;
+        n_none += r.id == -1 && bad[i] != 5;
     }
     size_t n = DRAW_ROWS;
     for (size_t i = 0; i < n; i++)
         got[i] = -7;
     cuda_ok(cudaMemcpyAsync(c->sampled, got, n * 4, cudaMemcpyHostToDevice, NULL));
+    cuda_ok(cudaMemcpyAsync(c->bad, bad, n * 4, cudaMemcpyHostToDevice, NULL));
     cuda_ok(
         cudaMemcpyAsync(c->at.decode, d->rows, n * sizeof(CudaRow), cudaMemcpyHostToDevice, NULL));
     cuda_ok(

@@ -417,11 +417,11 @@ static void plans_fit_the_card(void **state) {
     EnginePlan plan, less;
     Err err = {0};
     assert_int_equal(backend_chunk_rows(BACKEND_CUDA), 4096);
-    assert_int_equal(backend_chunk_rows(BACKEND_CPU), 1024);
     assert_int_equal(engine_plan(&plan, f->o.weights, &o, &err), STATUS_OK);
     const size_t spare = 256 << 20; // beside a plan
     assert_int_equal(plan.budget_bytes, emu_memory - spare);
     assert_int_equal(plan.chunk_tok, 4096);
+    assert_int_equal(plan.mixed_tok, 512);
     emu_memory = plan.needs.total_bytes + spare - 1;
     assert_int_equal(engine_plan(&less, f->o.weights, &o, &err), STATUS_OK);
     assert_int_equal(less.chunk_tok, 2048);

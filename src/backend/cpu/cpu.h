@@ -15,8 +15,8 @@
 enum {
     ATTN_MAX_PARTS = 32,  // most parts that one decoded row's context is cut into
     ATTN_PART_BLOCKS = 2, // KV blocks of a part while there are no more than that many parts
-    EXPERT_UNIT = 64,     // inner values of an expert that one job makes: one group of down
-    PREFILL_UNITS = 4,    // most of those in one job: products like many strips
+    EXPERT_UNIT = 64,     // inner values of an expert: one group of down
+    DECODE_UNITS = 4,     // most of those in one job of a decode: products like many strips
     PROMPT_UNITS = 8,     // the same of prompts, whose rows are gathered for each job
     DOWN_COLUMNS = 128,   // outputs of down that one prefill job makes for all rows
 };

@@ -208,7 +208,7 @@ static void hand_router(Hand *h) {
                (RowsIn){h->me->in, b->in_bytes, NULL}, span.first < span.end ? unit0 : NULL);
     InnerJob job = {.phase = PHASE_DECODE, .l = h->l, .in = h->me->in};
     for (job.unit = span.first; job.unit < span.end; job.unit += job.n_units) {
-        job.n_units = min_i32(PREFILL_UNITS, span.end - job.unit);
+        job.n_units = min_i32(DECODE_UNITS, span.end - job.unit);
         cpu_moe_inner_shared(b, h->me, &job, 0, h->n_rows);
     }
     hand_end(h, STAGE_ROUTER);
@@ -270,7 +270,7 @@ static void hand_experts(Hand *h, const uint8_t *next) {
     for (int32_t i = jobs.first; i < jobs.end;) {
         job.expert = lists.active[i / units];
         job.unit = i % units;
-        job.n_units = min_i32(PREFILL_UNITS, min_i32(units - job.unit, jobs.end - i));
+        job.n_units = min_i32(DECODE_UNITS, min_i32(units - job.unit, jobs.end - i));
         i += job.n_units;
         job.next = i < jobs.end ? cpu_moe_inner_first(h->l, lists.active[i / units], i % units)
                                 : cpu_strip(down, lists.active[0], columns.first);

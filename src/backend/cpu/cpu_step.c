@@ -123,7 +123,7 @@ static void head_strips(HeadRun *run, CpuMember *me, Span span, int32_t at, int3
     Cpu *b = run->b;
     const PackedMatrix *w = &b->model.top.m[SLOT_HEAD];
     const MatmulKernels *k = &b->k.matmul;
-    MatmulFn fn = w->bits == 4 ? k->decode_q4 : k->decode_q8; // few rows, of prompts too
+    MatmulFn fn = w->bits == 4 ? k->decode_q4 : k->decode_q8; // prompts too: exact
     int32_t n_whole = b->c.vocab / STRIP_ROWS, whole_end = min_i32(span.end, n_whole);
     for (int32_t i = 0; i < m; i++) {
         me->px[i] = b->s.in + (size_t)(at + i) * b->in_bytes;

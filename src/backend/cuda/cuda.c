@@ -19,7 +19,6 @@
 #include <string.h>
 
 enum {
-    NO_BAD = 0x7f7f7f7f,     // what memset leaves; above every noted row
     PINNED_LOGITS = 1 << 28, // the host's logits are pinned up to this size
 };
 
@@ -137,7 +136,7 @@ static Status cuda_needs(BackendNeeds *out, const Weights *w, const BackendPlan 
         *out = (BackendNeeds){.weight_bytes = c->weight_size,
                               .block_bytes = c->block_size,
                               .slot_bytes = c->slot_size,
-                              .sampler_bytes = 0, // on the host
+                              .sampler_bytes = 0, // in the scratch: what draws ids on the card
                               .scratch_bytes = c->scratch_size};
     } else {
         status = err_memory(err, "cuda plan", bytes + sizeof *c);
@@ -386,7 +385,7 @@ static void finish_seq(Cuda *c, CudaDone *d, int32_t i) {
     BatchResult *r = &d->results[i];
     *r = (BatchResult){.sample = {.id = -1}, .bad_layer = -1};
     int32_t bad = d->ids[2 * c->plan.max_seqs + i];
-    if (bad < NO_BAD) {
+    if (bad < CUDA_NO_BAD) {
         r->bad_layer = bad / CUDA_BAD_ROWS;
         r->bad_pos = s->pos0 + bad % CUDA_BAD_ROWS;
     }

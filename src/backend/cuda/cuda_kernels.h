@@ -39,6 +39,7 @@ enum {
     CUDA_SEGMENT_KEYS = 2048, // of a context in prefill attention: cut at multiples of it
     CUDA_ATTN_PLACES = 264,   // segments that are worked on side by side, at least
     CUDA_BAD_ROWS = 1 << 22,  // a bad row is noted as layer * this + row of the sequence
+    CUDA_NO_BAD = 0x7f7f7f7f, // what memset leaves; above every noted row
 };
 
 /* A quantised matrix [n, k], rows padded with zeros to a multiple of 16. */
@@ -269,6 +270,7 @@ typedef struct CudaSample {
     const CudaBias *biases;  // [samplers, LIMIT_LOGIT_BIAS] by id, those of one id in order
     const uint32_t *allowed; // [rows of bit sets, div_up(v, 32)]
     CudaDraw *draws;         // [m]
+    const int32_t *bad;      // by sequence, noted by what ran before: such a row has no id
     int32_t m, v, max_seqs;
 } CudaSample;
 /* The three kernels in their order, narrow six times at most: by count (top-k), then by mass

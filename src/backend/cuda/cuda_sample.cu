@@ -149,6 +149,11 @@ __global__ void sample_change_kernel(CudaSample a) {
     Place p;
     if (!place_find(&p, a))
         return;
+    if (a.bad[p.row->seq] < CUDA_NO_BAD) { // the same for all blocks of the row
+        if (blockIdx.x == 0 && threadIdx.x == 0)
+            id_put(a, p, -1);
+        return;
+    }
     const CudaSampler &s = *p.sampler;
     const uint32_t *counts = a.counts + (int64_t)p.row->sampler * a.v;
     const uint32_t *allowed =

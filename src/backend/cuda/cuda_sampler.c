@@ -122,6 +122,7 @@ static CudaSample sample_of(const Cuda *c) {
                         .counts = c->counts,
                         .biases = c->biases,
                         .allowed = c->at.allowed,
+                        .bad = c->bad,
                         .v = c->c.vocab,
                         .max_seqs = c->plan.max_seqs};
 }

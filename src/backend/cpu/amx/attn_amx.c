@@ -7,8 +7,8 @@
  *
  * The rows, 16 tokens by all query heads of a KV head, go together over one block of 64 keys after
  * the other. Keys lie as a tile wants them (pairs of d for each key). Values are turned into pairs
- * of keys once for all rows. A weight becomes the sum of three bf16, all 24 bits of it: with two,
- * products were off by 2^-17, enough to choose another expert than decode behind the same prompt. A
+ * of keys once for all rows. A weight becomes the sum of three bf16, all 24 bits of it, so that
+ * attention adds nothing to what its rounded inputs are off by (with two: 2^-17). A
  * row sees nothing of the rows beside it: keys behind its own have the weight zero, and a value
  * that is no number counts as zero, while rows that do see it become NaN. */
 #include "backend/cpu/amx/amx_tile.h"
