@@ -22,9 +22,9 @@ JOBS = str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else
 # What the thread sanitizer runs: everything that starts threads.
 THREADED = ["test_api", "test_device_lost", "test_stream", "test_job", "test_engine_pause", "test_pool", "test_engine", "test_cpu_equal", "test_weights", "test_synth"]
 # The amx column on emulated tiles (Makefile: AMX_TESTS), beside the same tests on what the CPU has.
-EMULATED = ["test_cpu_matmul_amx", "test_cpu_attn_amx", "test_cpu_equal_amx", "test_cpu_oracle_amx"]
-# Emulates a card instruction by instruction: minutes under a sanitizer.
-UNSANITIZED = ["test_cuda_emu"]
+EMULATED = ["test_cpu_matmul_amx", "test_cpu_attn_amx", "test_cpu_recur_amx", "test_cpu_equal_amx", "test_cpu_oracle_amx"]
+# Whole models on an emulated card, and in many forms on emulated tiles: many minutes under a sanitizer.
+UNSANITIZED = ["test_cuda_emu", "test_cpu_equal_amx"]
 PYPI = ["pytest", "jinja2", "tokenizers", "openai"]
 PYPI_WANTED = {"langchain_openai": "langchain-openai", "selenium": "selenium"}  # tests that need one are skipped without it
 
