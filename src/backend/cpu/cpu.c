@@ -56,8 +56,7 @@ static void carve_member(const Cpu *b, CpuMember *me, Carver *c) {
     me->attn = carve(c, 1, b->k.attn.scratch_bytes((int32_t)heads));
     me->blocks = carve(c, (size_t)div_up_i32(b->plan.max_ctx, KV_BLOCK), sizeof *me->blocks);
     me->blocks_in = carve(c, MATMUL_ROWS, cpu_row_step(b, b->c.hidden / GROUP_INPUTS, 0));
-    me->down = carve_f32(c, MATMUL_ROWS * DOWN_COLUMNS);
-    me->down_sum = carve_f32(c, rows * DOWN_COLUMNS);
+    me->down = carve_f32(c, (b->k.matmul.down ? 1 : k + 1) * rows * DOWN_COLUMNS);
     me->tail = carve_f32(c, MATMUL_ROWS * STRIP_ROWS);
 }
 

@@ -38,8 +38,8 @@ typedef struct CpuMember {
     void *attn;          // kernel scratch
     const void **blocks; // [div_up(max_ctx, KV_BLOCK)]
     uint8_t *blocks_in;  // prefill: blocks of MATMUL_ROWS rows of H, where the column has blocks
-    float *down;         // prefill: [MATMUL_ROWS][DOWN_COLUMNS] outputs of one expert
-    float *down_sum;     // prefill: [max_rows][DOWN_COLUMNS]
+    float *down;         // prefill: [max_rows][DOWN_COLUMNS] sums where the column adds up, else
+                         // [max_rows * (K + 1)][DOWN_COLUMNS] outputs of all experts
     float *tail;         // [MATMUL_ROWS][16] last strip of the head
 } CpuMember;
 

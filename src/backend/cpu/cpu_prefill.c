@@ -281,73 +281,56 @@ static void inner_job(void *ctx, int64_t job, int member) {
 typedef struct Down {
     const PackedMatrix *w;
     int32_t expert;
-    Span strips;          // DOWN_COLUMNS outputs
-    RowsIn x;             // [m]
-    int32_t m;            // at most MATMUL_ROWS
-    const int32_t *slots; // [m] whose x are; NULL: row by row the shared expert's, from row0 on
-    int32_t row0;
+    Span strips; // DOWN_COLUMNS outputs
+    RowsIn x;    // [m]
+    int32_t m;
+    const int32_t *slots; // [m] whose x are; NULL: row by row the shared expert's
     const uint8_t *next;
 } Down;
 
-/* Adds them to the sums of their rows. */
+/* Adds them to the sums of their rows in me->down. */
 static void down_add(const Layer *run, CpuMember *me, const Down *d) {
     const Cpu *b = run->b;
     float weight[MATMUL_ROWS];
-    for (int32_t i = 0; i < d->m; i++) {
-        int32_t row = d->slots ? d->slots[i] / b->c.top_k : d->row0 + i;
-        weight[i] = d->slots ? b->s.topk_weight[d->slots[i]] : cpu_moe_shared_weight(b, row);
-        me->y[i] = me->down_sum + (size_t)row * DOWN_COLUMNS;
-    }
-    if (b->k.matmul.down) {
+    for (int32_t at = 0; at < d->m; at += MATMUL_ROWS) {
+        int32_t m = min_i32(MATMUL_ROWS, d->m - at);
+        const uint8_t *w = cpu_strip(d->w, d->expert, d->strips.first);
+        for (int32_t i = 0; i < m; i++) {
+            int32_t slot = d->slots ? d->slots[at + i] : 0;
+            int32_t row = d->slots ? slot / b->c.top_k : at + i;
+            weight[i] = d->slots ? b->s.topk_weight[slot] : cpu_moe_shared_weight(b, row);
+            me->y[i] = me->down + (size_t)row * DOWN_COLUMNS;
+        }
         b->k.matmul.down(&(MatmulDown){.y = me->y,
                                        .weight = weight,
-                                       .w = cpu_strip(d->w, d->expert, d->strips.first),
+                                       .w = w,
                                        .bits = d->w->bits,
                                        .n_groups = d->w->n_groups,
                                        .n_strips = d->strips.end - d->strips.first,
-                                       .x = d->x.base,
-                                       .m = d->m,
-                                       .next = d->next});
-        return;
+                                       .x = d->x.base + (size_t)at * d->x.stride,
+                                       .m = m,
+                                       .next = at + m < d->m ? w : d->next});
     }
-    float *sums[MATMUL_ROWS]; // cpu_mul has its own use for me->y
-    memcpy(sums, me->y, sizeof *sums * (size_t)d->m);
-    RowsOut y = {me->down, DOWN_COLUMNS, NULL};
+}
+
+/* Leaves them in me->down, at the places of the lists; the shared expert's behind those. */
+static void down_keep(const Layer *run, CpuMember *me, const Down *d) {
+    const Cpu *b = run->b;
+    size_t at = d->slots ? (size_t)(d->slots - run->lists.order)
+                         : (size_t)run->pass->n_rows * (size_t)b->c.top_k;
+    RowsOut y = {me->down + at * DOWN_COLUMNS, DOWN_COLUMNS, NULL};
     cpu_mul(b, me, &(Product){PHASE_PREFILL, d->w, d->expert, d->strips, y, d->x, d->m, d->next});
-    for (int32_t i = 0; i < d->m; i++)
-        b->k.elem.axpy(sums[i], weight[i], me->down + (size_t)i * DOWN_COLUMNS,
-                       (d->strips.end - d->strips.first) * STRIP_ROWS);
 }
 
-/* The same for any number of rows, d->m of them, one piece behind the other. */
-static void down_add_all(const Layer *run, CpuMember *me, const Down *d) {
-    for (int32_t at = 0; at < d->m; at += MATMUL_ROWS) {
-        Down piece = *d;
-        piece.m = min_i32(MATMUL_ROWS, d->m - at);
-        piece.x.base += (size_t)at * d->x.stride;
-        piece.slots = d->slots ? d->slots + at : NULL;
-        piece.row0 = at;
-        if (at + piece.m < d->m)
-            piece.next = cpu_strip(d->w, d->expert, d->strips.first);
-        down_add(run, me, &piece);
-    }
-}
-
-/* DOWN_COLUMNS outputs of all experts, summed by row in the order of the experts, and the
- * residual. */
-static void down_job(void *ctx, int64_t job, int member) {
-    enum { STRIPS = DOWN_COLUMNS / STRIP_ROWS };
-    Layer *run = ctx;
+/* Some outputs of all experts: added up one expert after the other where the column does so, else
+ * side by side for cpu_moe_combine. */
+static void down_all(const Layer *run, CpuMember *me, Span strips) {
     Cpu *b = run->b;
-    CpuMember *me = &b->members[member];
+    void (*take)(const Layer *, CpuMember *, const Down *) =
+        b->k.matmul.down ? down_add : down_keep;
     const ExpertLists *lists = &run->lists;
-    int32_t n_rows = run->pass->n_rows;
     const PackedMatrix *down = &run->l->m[SLOT_EXPERT_DOWN];
-    int32_t first = (int32_t)job * STRIPS;
-    Span strips = {first, min_i32(first + STRIPS, down->n_strips)};
-    int32_t n_columns = (strips.end - strips.first) * STRIP_ROWS;
     const PackedMatrix *shared = &run->l->m[SLOT_SHARED_DOWN];
-    memset(me->down_sum, 0, sizeof *me->down_sum * (size_t)n_rows * DOWN_COLUMNS);
     size_t step = cpu_row_step(b, down->n_groups, b->act_bytes);
     for (int32_t i = 0; i < lists->n_active; i++) {
         int32_t e = lists->active[i], at = lists->first[e];
@@ -356,16 +339,38 @@ static void down_job(void *ctx, int64_t job, int member) {
         d.slots = lists->order + at;
         d.next = i + 1 == lists->n_active ? cpu_strip(shared, 0, strips.first)
                                           : cpu_strip(down, lists->active[i + 1], strips.first);
-        down_add_all(run, me, &d);
+        take(run, me, &d);
     }
     step = cpu_row_step(b, shared->n_groups, b->shared_act_bytes);
-    down_add_all(
-        run, me,
-        &(Down){.w = shared, .strips = strips, .x = {b->s.shared_act, step, NULL}, .m = n_rows});
-    for (int32_t row = 0; row < n_rows; row++) {
+    RowsIn x = {b->s.shared_act, step, NULL};
+    take(run, me, &(Down){.w = shared, .strips = strips, .x = x, .m = run->pass->n_rows});
+}
+
+/* DOWN_COLUMNS outputs of all experts, their weighted sum, and the residual. */
+static void down_job(void *ctx, int64_t job, int member) {
+    enum { STRIPS = DOWN_COLUMNS / STRIP_ROWS };
+    Layer *run = ctx;
+    Cpu *b = run->b;
+    CpuMember *me = &b->members[member];
+    size_t n_rows = (size_t)run->pass->n_rows;
+    int32_t first = (int32_t)job * STRIPS;
+    Span strips = {first, min_i32(first + STRIPS, run->l->m[SLOT_EXPERT_DOWN].n_strips)};
+    int32_t n_columns = (strips.end - strips.first) * STRIP_ROWS;
+    const float *shared = me->down + n_rows * (size_t)b->c.top_k * DOWN_COLUMNS;
+    if (b->k.matmul.down)
+        memset(me->down, 0, sizeof *me->down * n_rows * DOWN_COLUMNS);
+    down_all(run, me, strips);
+    float combined[DOWN_COLUMNS];
+    for (int32_t row = 0; row < run->pass->n_rows; row++) {
+        const float *sum = me->down + (size_t)row * DOWN_COLUMNS;
+        if (!b->k.matmul.down) {
+            cpu_moe_combine(b, combined, &run->lists, me->down, shared, DOWN_COLUMNS,
+                            b->s.topk_weight, row, n_columns);
+            sum = combined;
+        }
         float *x = cpu_row_x(b, run->pass, row) + job * DOWN_COLUMNS;
         for (int32_t d = 0; d < n_columns; d++)
-            x[d] += me->down_sum[(size_t)row * DOWN_COLUMNS + (size_t)d];
+            x[d] += sum[d];
     }
 }
 

@@ -102,6 +102,7 @@ typedef struct MatmulKernels {
     /* Makes a block of m <= ROW_BLOCK prepared rows x [m] and of rows of zeros. */
     void (*block)(void *to, const void *const *x, int32_t n_groups, int32_t m);
     void (*inner)(const MatmulInner *call);
+    /* A row's experts are so added in the order of their numbers. NULL: in the order of choice. */
     void (*down)(const MatmulDown *call);
 } MatmulKernels;
 
