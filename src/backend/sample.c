@@ -24,8 +24,6 @@ enum {
     LANES = 16,  // of loops that become vector instructions
 };
 
-static const uint32_t IN_PROMPT = 1u << 31; // of a count; the other bits count generated times
-
 struct Sampler {
     int32_t vocab;
     SampleParams params; // bias points into `bias`
@@ -130,7 +128,7 @@ Status sampler_set(Sampler *s, const SampleParams *params, const int32_t *ids, i
     memset(s->counts, 0, (size_t)s->vocab * sizeof *s->counts);
     for (int64_t i = 0; i < n; i++) {
         if (i < n_prompt)
-            s->counts[ids[i]] |= IN_PROMPT;
+            s->counts[ids[i]] |= SAMPLE_IN_PROMPT;
         else
             s->counts[ids[i]]++;
     }
@@ -139,30 +137,29 @@ Status sampler_set(Sampler *s, const SampleParams *params, const int32_t *ids, i
 
 const uint32_t *sampler_counts(const Sampler *s) { return s->counts; }
 
-/* A double as a float; beyond the floats the largest one, so that only "forbidden" is infinite. */
-static float to_finite(double x) {
-    return x > (double)FLT_MAX ? FLT_MAX : x < -(double)FLT_MAX ? -FLT_MAX : (float)x;
+double sample_repetition(const SampleParams *params) {
+    return params->repetition_penalty == 0 ? 1 : (double)params->repetition_penalty;
+}
+
+bool sample_has_penalty(const SampleParams *params) {
+    return sample_repetition(params) != 1 || params->presence_penalty != 0 ||
+           params->frequency_penalty != 0;
 }
 
 /* values = logits after penalties, bias and masks. */
 static void change_logits(Sampler *s, const float *logits, const uint32_t *allowed) {
     const SampleParams *p = &s->params;
     memcpy(s->values, logits, (size_t)s->vocab * sizeof *s->values);
-    double rep = p->repetition_penalty == 0 ? 1 : (double)p->repetition_penalty;
-    double presence = (double)p->presence_penalty, frequency = (double)p->frequency_penalty;
-    if (rep != 1 || presence != 0 || frequency != 0)
-        for (int32_t i = 0; i < s->vocab; i++) {
-            if (!s->counts[i])
-                continue;
-            uint32_t n = s->counts[i] & ~IN_PROMPT;
-            double x = (double)logits[i];
-            x = x > 0 ? x / rep : x * rep;
-            s->values[i] = to_finite(x - (n ? presence : 0) - frequency * n);
-        }
+    double rep = sample_repetition(p);
+    bool has_penalty = sample_has_penalty(p);
+    for (int32_t i = 0; has_penalty && i < s->vocab; i++)
+        if (s->counts[i])
+            s->values[i] =
+                sample_penalised(logits[i], s->counts[i], rep, (double)p->presence_penalty,
+                                 (double)p->frequency_penalty);
     for (int32_t i = 0; i < p->n_bias; i++) {
         float *x = &s->values[p->bias[i].id];
-        *x = isinf(p->bias[i].bias) || isinf(*x) ? -INFINITY
-                                                 : to_finite((double)*x + (double)p->bias[i].bias);
+        *x = sample_biased(*x, p->bias[i].bias);
     }
     for (int32_t i = p->n_ids ? p->n_ids : s->vocab; i < s->vocab; i++)
         s->values[i] = -INFINITY;

@@ -66,6 +66,10 @@ typedef struct Sampler Sampler;
 /* STATUS_INVALID names the first value out of range; what sampler_set refuses too. */
 NODISCARD Status sample_params_check(const SampleParams *params, int32_t vocab, Err *err);
 
+/* The repetition penalty, 1 where there is none; whether there is any of the three. */
+double sample_repetition(const SampleParams *params);
+bool sample_has_penalty(const SampleParams *params);
+
 /* vocab: V >= 1. A new sampler chooses greedily. */
 NODISCARD Status sampler_open(Sampler **out, int32_t vocab, Err *err);
 void sampler_close(Sampler *s);

@@ -11,6 +11,7 @@
 #ifndef LILY_BACKEND_SAMPLE_MATH_H
 #define LILY_BACKEND_SAMPLE_MATH_H
 
+#include <float.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -29,6 +30,31 @@ SAMPLE_FN float sample_float(uint32_t u) {
     float x;
     memcpy(&x, &u, sizeof x);
     return x;
+}
+
+/* Of a sampler's count of an id: it stands in the prompt. The other bits count generated times. */
+#define SAMPLE_IN_PROMPT (1u << 31)
+
+/* A double as a float; beyond the floats the largest one, so that only "forbidden" is infinite. */
+SAMPLE_FN float sample_finite(double x) {
+    return x > (double)FLT_MAX ? FLT_MAX : x < -(double)FLT_MAX ? -FLT_MAX : (float)x;
+}
+
+/* The logit of an id that was seen (count is not 0) behind the penalties. */
+SAMPLE_FN float sample_penalised(float logit, uint32_t count, double repetition, double presence,
+                                 double frequency) {
+    uint32_t n = count & ~SAMPLE_IN_PROMPT;
+    double x = (double)logit;
+    x = x > 0 ? x / repetition : x * repetition;
+    return sample_finite(x - (n ? presence : 0) - frequency * n);
+}
+
+/* A logit behind an entry of the bias list: what is forbidden once stays so. */
+SAMPLE_FN float sample_biased(float x, float bias) {
+    const uint32_t twice_infinity = 0xff000000u; // its bits without the sign
+    if (sample_bits(x) << 1 == twice_infinity || sample_bits(bias) << 1 == twice_infinity)
+        return sample_float(0xff800000u);
+    return sample_finite((double)x + (double)bias);
 }
 
 /* exp(t) for t <= 0, relative error below 2^-22; 0 below -28 and for no number: nothing there has a

@@ -24,7 +24,6 @@ enum {
 };
 
 static const uint32_t FORBIDDEN = 0x007fffffu; // order of -inf
-static const uint32_t IN_PROMPT = 1u << 31;    // of a count
 
 FN int32_t least(int32_t a, int32_t b) { return a < b ? a : b; }
 
@@ -99,18 +98,6 @@ FN float chance_of(const Place &p, float x) {
 
 /* ---- change ---- */
 
-FN float to_finite(double x) {
-    const float most = 3.402823466e38f;
-    return x > (double)most ? most : x < -(double)most ? -most : (float)x;
-}
-
-FN float penalised(float logit, uint32_t count, const CudaSampler &s) {
-    uint32_t n = count & ~IN_PROMPT;
-    double x = (double)logit;
-    x = x > 0 ? x / s.repetition : x * s.repetition;
-    return to_finite(x - (n ? s.presence : 0) - s.frequency * n);
-}
-
 /* Entries of one id stand behind each other; the thread of the first goes through them. */
 FN void bias_add(const Place &p, const CudaBias *bias) {
     for (int32_t i = (int32_t)threadIdx.x; i < p.sampler->n_bias; i += THREADS) {
@@ -119,9 +106,7 @@ FN void bias_add(const Place &p, const CudaBias *bias) {
             continue;
         float x = p.x[id];
         for (int32_t k = i; k < p.sampler->n_bias && bias[k].id == id; k++)
-            x = !is_finite(bias[k].bias) || !is_finite(x)
-                    ? -INFINITY
-                    : to_finite((double)x + (double)bias[k].bias);
+            x = sample_biased(x, bias[k].bias);
         p.x[id] = x;
     }
 }
@@ -161,7 +146,7 @@ __global__ void sample_change_kernel(CudaSample a) {
     if (s.has_penalty)
         for (int32_t i = p.first + (int32_t)threadIdx.x; i < p.end; i += THREADS)
             if (counts[i])
-                p.x[i] = penalised(p.x[i], counts[i], s);
+                p.x[i] = sample_penalised(p.x[i], counts[i], s.repetition, s.presence, s.frequency);
     __syncthreads();
     bias_add(p, a.biases + (int64_t)p.row->sampler * LIMIT_LOGIT_BIAS);
     __syncthreads();

@@ -24,17 +24,12 @@ void cuda_sample_place(Cuda *c, CudaCarver *a) {
 
 /* ---- setting ---- */
 
-static bool has_penalty(const SampleParams *p) {
-    return (p->repetition_penalty != 0 && p->repetition_penalty != 1) || p->presence_penalty != 0 ||
-           p->frequency_penalty != 0;
-}
-
 CudaChooser cuda_sample_chooser(const Cuda *c, const SampleParams *p) {
     bool is_drawn = p->temperature > 0;
     return (CudaChooser){
         .limit = p->n_ids > 0 ? min_i32(p->n_ids, c->c.vocab) : c->c.vocab,
         .is_host = p->n_top > 0 || p->want_logprob,
-        .is_plain = !is_drawn && !has_penalty(p) && p->n_bias == 0,
+        .is_plain = !is_drawn && !sample_has_penalty(p) && p->n_bias == 0,
         .has_top_k = is_drawn && p->top_k > 0 && p->top_k < c->c.vocab,
         .has_top_p = is_drawn && p->top_p > 0 && p->top_p < 1,
     };
@@ -60,7 +55,7 @@ cudaError_t cuda_sample_set(Cuda *c, int32_t sampler, const SampleParams *p,
                             const uint32_t *counts) {
     CudaBias biases[LIMIT_LOGIT_BIAS];
     CudaChooser chooser = cuda_sample_chooser(c, p);
-    CudaSampler s = {.repetition = p->repetition_penalty == 0 ? 1 : (double)p->repetition_penalty,
+    CudaSampler s = {.repetition = sample_repetition(p),
                      .presence = (double)p->presence_penalty,
                      .frequency = (double)p->frequency_penalty,
                      .inverse = 1.0f / p->temperature,
@@ -70,7 +65,7 @@ cudaError_t cuda_sample_set(Cuda *c, int32_t sampler, const SampleParams *p,
                      .limit = chooser.limit,
                      .n_bias = p->n_bias,
                      .is_greedy = p->temperature == 0,
-                     .has_penalty = has_penalty(p),
+                     .has_penalty = sample_has_penalty(p),
                      .has_top_p = chooser.has_top_p};
     biases_sort(biases, p->bias, p->n_bias);
     size_t v = (size_t)c->c.vocab, at = (size_t)sampler;
