@@ -109,12 +109,10 @@ static int32_t values_pack(const Work *w, const uint32_t *v, int32_t n) {
         }
         for (int c = 0; c < PAIR_LINES; c++) { // columns c and c + 16 share a lane
             uint32_t *to = w->values + (size_t)c * 2 * (KV_KEYS / 2) * 16 + key / 2 * 16;
-            __m512i low =
-                _mm512_mask_blend_epi16(0xaaaaaaaa, line[0][c], _mm512_slli_epi32(line[1][c], 16));
-            __m512i high =
-                _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_srli_epi32(line[0][c], 16), line[1][c]);
-            _mm512_storeu_si512(to, low);
-            _mm512_storeu_si512(to + KV_KEYS / 2 * 16, high);
+            __m512i pair[2];
+            keys_pair(pair, line[0][c], line[1][c]);
+            _mm512_storeu_si512(to, pair[0]);
+            _mm512_storeu_si512(to + KV_KEYS / 2 * 16, pair[1]);
         }
     }
     return bad;
@@ -123,10 +121,6 @@ static int32_t values_pack(const Work *w, const uint32_t *v, int32_t n) {
 /* 32 weights as bf16, in order. */
 static inline __m512i halves_of(__m512 first, __m512 second) {
     return (__m512i)_mm512_cvtne2ps_pbh(second, first);
-}
-static inline __m512 half_ps(__m512i pairs, int i) {
-    __m256i half = i ? _mm512_extracti64x4_epi64(pairs, 1) : _mm512_castsi512_si256(pairs);
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
 }
 
 /* Softmax of one row over the first n of 64 keys. */
@@ -137,7 +131,7 @@ static void row_soften(const Work *w, size_t row, int32_t n, int32_t bad) {
         memset(to, 0, sizeof *to * ROW_WEIGHTS);
         return;
     }
-    float factor = soften(scores, n, w->max + row, w->sum + row);
+    float factor = soften(scores, n, w->max + row, w->sum + row, false);
     factor = n > bad ? NAN : factor;
     for (int i = 0; i < VALUE_STEPS; i++) {
         __m512 a = _mm512_loadu_ps(scores + 32 * i), b = _mm512_loadu_ps(scores + 32 * i + 16);

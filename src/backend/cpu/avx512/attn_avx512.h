@@ -10,6 +10,7 @@
 #include "backend/cpu/kernels.h"
 
 #include <math.h>
+#include <stdbool.h>
 
 enum { PAIRS = ATTN_HEAD / 2, KEY_REGS = KV_KEYS / 16 };
 
@@ -26,9 +27,24 @@ static inline void pack_queries(uint32_t *to, const float *q, size_t rows) {
     }
 }
 
+/* The first or the second 16 of 32 bf16 as f32. */
+static inline __m512 half_ps(__m512i halves, int i) {
+    __m256i half = i ? _mm512_extracti64x4_epi64(halves, 1) : _mm512_castsi512_si256(halves);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+}
+
+/* Two lines of values, of keys first and second, as pairs of keys: columns 0 to 15, 16 to 31. (A
+ * line has columns c and c + 16 in a lane.) */
+static inline void keys_pair(__m512i to[2], __m512i first, __m512i second) {
+    to[0] = _mm512_mask_blend_epi16(0xaaaaaaaa, first, _mm512_slli_epi32(second, 16));
+    to[1] = _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_srli_epi32(first, 16), second);
+}
+
 /* Turns the scores of n keys into weights below the new maximum; returns the factor for what was
- * summed before. */
-static inline float soften(float *scores, int32_t n, float *max, float *sum) {
+ * summed before. is_bf16 (a constant): weights become bf16, in order, in the first half of scores,
+ * and the sum is theirs. */
+static inline __attribute__((always_inline)) float soften(float *scores, int32_t n, float *max,
+                                                          float *sum, bool is_bf16) {
     __m512 s[KEY_REGS], top = _mm512_set1_ps(*max), total = _mm512_setzero_ps();
     for (int r = 0; r < KEY_REGS; r++) {
         int32_t left = n - 16 * r;
@@ -37,10 +53,21 @@ static inline float soften(float *scores, int32_t n, float *max, float *sum) {
         top = _mm512_max_ps(top, s[r]);
     }
     float new_max = _mm512_reduce_max_ps(top);
-    for (int r = 0; r < KEY_REGS; r++) {
-        __m512 p = exp_ps(_mm512_sub_ps(s[r], _mm512_set1_ps(new_max)));
-        _mm512_storeu_ps(scores + 16 * r, p);
-        total = _mm512_add_ps(total, p);
+    for (int r = 0; r < KEY_REGS; r += 2) {
+        __m512 p[2];
+        for (int i = 0; i < 2; i++)
+            p[i] = exp_ps(_mm512_sub_ps(s[r + i], _mm512_set1_ps(new_max)));
+        if (is_bf16) {
+            __m512i halves = (__m512i)_mm512_cvtne2ps_pbh(p[1], p[0]);
+            _mm512_storeu_si512(scores + 8 * r, halves);
+            for (int i = 0; i < 2; i++)
+                p[i] = half_ps(halves, i);
+        }
+        for (int i = 0; i < 2; i++) {
+            if (!is_bf16)
+                _mm512_storeu_ps(scores + 16 * (r + i), p[i]);
+            total = _mm512_add_ps(total, p[i]);
+        }
     }
     float factor = 0.0f;
     if (*max != -INFINITY)
