@@ -120,7 +120,8 @@ static inline size_t kv_v_index(int32_t d, int32_t key) {
 enum { ATTN_PART = ATTN_HEAD + 2 }; // f32 of one head's partial result: maximum, sum, o[256]
 
 /* Attention over paged keys. Scores are q . k: q comes scaled. Softmax runs online over blocks of
- * 64 keys at absolute positions. */
+ * 64 keys at absolute positions. A column may round weights to bf16 (avx512: of decoded rows, where
+ * n_keys is above 256; amx: of prompts); their sum is then that of the rounded ones. */
 typedef struct AttnKernels {
     const char *column;
     bool is_f32_kv; // what the KV blocks hold
@@ -130,9 +131,8 @@ typedef struct AttnKernels {
     /* Writes k [256] and v [256] as key number `key` (0..63) of a block. */
     void (*append)(void *block, int32_t key, const float *k, const float *v);
     /* Partial attention of one row: part [heads][ATTN_PART] from q [heads][256] over the first
-     * n_keys keys of blocks [div_up(n_keys, 64)]; o is not divided by the sum. Weights of over
-     * 256 keys may be rounded to bf16. next: the block that the call behind this one begins with, a
-     * hint as in MatmulFn. */
+     * n_keys keys of blocks [div_up(n_keys, 64)]; o is not divided by the sum. next: the block
+     * that the call behind this one begins with, a hint as in MatmulFn. */
     void (*decode)(float *part, const float *q, int32_t heads, const void *const *blocks,
                    int32_t n_keys, const void *next, void *scratch);
     /* out [256] = the merged o of one head, divided; part entries lie `stride` f32 apart. */

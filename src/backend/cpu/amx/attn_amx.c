@@ -7,10 +7,10 @@
  *
  * The rows, 16 tokens by all query heads of a KV head, go together over one block of 64 keys after
  * the other. Keys lie as a tile wants them (pairs of d for each key). Values are turned into pairs
- * of keys once for all rows. A weight becomes the sum of three bf16, all 24 bits of it, so that
- * attention adds nothing to what its rounded inputs are off by (with two: 2^-17). A
- * row sees nothing of the rows beside it: keys behind its own have the weight zero, and a value
- * that is no number counts as zero, while rows that do see it become NaN. */
+ * of keys once for all rows. Weights are rounded to bf16 as all inputs of the prompts' products
+ * are, and so counted in their sum. A row sees nothing of the rows beside it: keys behind its own
+ * have the weight zero, and a value that is no number counts as zero, while rows that do see it
+ * become NaN. */
 #include "backend/cpu/amx/amx_tile.h"
 #include "backend/cpu/avx512/attn_avx512.h"
 #include "backend/cpu/kernels.h"
@@ -21,21 +21,18 @@
 enum {
     ROWS = 2 * TILE_ROWS,            // rows are padded to: scores are made for two tiles at a time
     SCORE_STEPS = PAIRS / 16,        // tiles along d
-    VALUE_STEPS = KV_KEYS / 2 / 16,  // tiles along keys
     VALUE_TILES = ATTN_HEAD / 16,    // tiles along columns
     PAIR_LINES = ATTN_HEAD * 2 / 64, // lines of one key's values
-    PARTS = 3,                       // bf16 of one weight
-    ROW_WEIGHTS = PARTS * KV_KEYS / 2,
+    WEIGHTS = KV_KEYS / 2,           // of a row: bf16 pairs of keys
 };
 
 /* Rows are (token, head), padded. */
 typedef struct Work {
-    uint32_t *values;  // [VALUE_TILES][KV_KEYS / 2][16] pairs of keys
-    uint32_t *q;       // [rows][PAIRS]
-    float *o;          // [rows][256], not divided by the sum
-    float *scores;     // [rows][64]
-    uint32_t *weights; // [rows][PARTS][32] bf16 pairs of keys: each part what those before leave
-    float *max, *sum;  // [rows]
+    uint32_t *values; // [VALUE_TILES][WEIGHTS][16] pairs of keys
+    uint32_t *q;      // [rows][PAIRS]
+    float *o;         // [rows][256], not divided by the sum
+    float *scores;    // [rows][64]; then the first half of each row is [WEIGHTS]
+    float *max, *sum; // [rows]
 } Work;
 
 static size_t work_rows(int32_t heads) { return round_up_size(ATTN_TOKENS * (size_t)heads, ROWS); }
@@ -43,7 +40,7 @@ static size_t work_rows(int32_t heads) { return round_up_size(ATTN_TOKENS * (siz
 static size_t attn_amx_scratch_bytes(int32_t heads) {
     AttnKernels vectors;
     attn_avx512_init(&vectors);
-    size_t row = sizeof(float) * (PAIRS + ATTN_HEAD + KV_KEYS + ROW_WEIGHTS + 2);
+    size_t row = sizeof(float) * (PAIRS + ATTN_HEAD + KV_KEYS + 2);
     return max_size(vectors.scratch_bytes(heads), // decode uses it too
                     KV_ELEMENTS * sizeof(uint16_t) + round_up_size(row * work_rows(heads), 64));
 }
@@ -54,8 +51,7 @@ static Work work_open(void *scratch, int32_t heads) {
     w.q = w.values + KV_ELEMENTS / 2;
     w.o = (float *)(w.q + rows * PAIRS);
     w.scores = w.o + rows * ATTN_HEAD;
-    w.weights = (uint32_t *)(w.scores + rows * KV_KEYS);
-    w.max = (float *)(w.weights + rows * ROW_WEIGHTS);
+    w.max = w.scores + rows * KV_KEYS;
     w.sum = w.max + rows;
     return w;
 }
@@ -108,67 +104,51 @@ static int32_t values_pack(const Work *w, const uint32_t *v, int32_t n) {
                 bad = min_i32(bad, key + i);
         }
         for (int c = 0; c < PAIR_LINES; c++) { // columns c and c + 16 share a lane
-            uint32_t *to = w->values + (size_t)c * 2 * (KV_KEYS / 2) * 16 + key / 2 * 16;
+            uint32_t *to = w->values + (size_t)c * 2 * WEIGHTS * 16 + key / 2 * 16;
             __m512i pair[2];
             keys_pair(pair, line[0][c], line[1][c]);
             _mm512_storeu_si512(to, pair[0]);
-            _mm512_storeu_si512(to + KV_KEYS / 2 * 16, pair[1]);
+            _mm512_storeu_si512(to + WEIGHTS * 16, pair[1]);
         }
     }
     return bad;
 }
 
-/* 32 weights as bf16, in order. */
-static inline __m512i halves_of(__m512 first, __m512 second) {
-    return (__m512i)_mm512_cvtne2ps_pbh(second, first);
-}
-
 /* Softmax of one row over the first n of 64 keys. */
 static void row_soften(const Work *w, size_t row, int32_t n, int32_t bad) {
     float *scores = w->scores + row * KV_KEYS, *o = w->o + row * ATTN_HEAD;
-    uint32_t *to = w->weights + row * ROW_WEIGHTS;
     if (n <= 0) {
-        memset(to, 0, sizeof *to * ROW_WEIGHTS);
+        memset(scores, 0, sizeof *scores * WEIGHTS);
         return;
     }
-    float factor = soften(scores, n, w->max + row, w->sum + row, false);
+    float factor = soften(scores, n, w->max + row, w->sum + row, true);
     factor = n > bad ? NAN : factor;
-    for (int i = 0; i < VALUE_STEPS; i++) {
-        __m512 a = _mm512_loadu_ps(scores + 32 * i), b = _mm512_loadu_ps(scores + 32 * i + 16);
-        for (int part = 0; part < PARTS; part++) {
-            __m512i halves = halves_of(a, b);
-            _mm512_storeu_si512(to + (part * VALUE_STEPS + i) * 16, halves);
-            a = _mm512_sub_ps(a, half_ps(halves, 0));
-            b = _mm512_sub_ps(b, half_ps(halves, 1));
-        }
-    }
     for (int d = 0; d < ATTN_HEAD && factor != 1.0f; d += 16)
         _mm512_storeu_ps(o + d, _mm512_mul_ps(_mm512_set1_ps(factor), _mm512_loadu_ps(o + d)));
 }
 
-/* o of 16 rows += weighted values. */
+/* o of 32 rows += weighted values. */
 static void values_add(const Work *w, size_t row) {
-    const uint32_t *p = w->weights + row * ROW_WEIGHTS, *v = w->values;
-    const ptrdiff_t ldp = ROW_WEIGHTS * 4, ldo = ATTN_HEAD * 4;
+    const float *p = w->scores + row * KV_KEYS;
+    const uint32_t *v = w->values;
+    const ptrdiff_t ldp = KV_KEYS * 4, ldo = ATTN_HEAD * 4;
     float *o = w->o + row * ATTN_HEAD;
     tile_fence();
     TILE(loadd)(0, p, ldp);
     TILE(loadd)(1, p + 16, ldp);
-    TILE(loadd)(2, p + 32, ldp);
-    TILE(loadd)(3, p + 48, ldp);
-    TILE(loadd)(4, p + 64, ldp);
-    TILE(loadd)(5, p + 80, ldp);
-    for (int c = 0; c < VALUE_TILES; c++, v += KV_KEYS / 2 * 16, o += 16) {
-        TILE(loadd)(7, v, 64);
+    TILE(loadd)(2, p + TILE_ROWS * KV_KEYS, ldp);
+    TILE(loadd)(3, p + TILE_ROWS * KV_KEYS + 16, ldp);
+    for (int c = 0; c < VALUE_TILES; c++, v += WEIGHTS * 16, o += 16) {
+        TILE(loadd)(4, v, 64);
         TILE(loadd)(6, o, ldo);
-        TILE(dpbf16ps)(6, 0, 7);
-        TILE(dpbf16ps)(6, 2, 7);
-        TILE(dpbf16ps)(6, 4, 7);
-        TILE(loadd)(7, v + 16 * 16, 64);
-        TILE(dpbf16ps)(6, 1, 7);
-        TILE(dpbf16ps)(6, 3, 7);
-        TILE(dpbf16ps)(6, 5, 7);
+        TILE(loadd)(7, o + TILE_ROWS * ATTN_HEAD, ldo);
+        TILE(loadd)(5, v + 16 * 16, 64);
+        TILE(dpbf16ps)(6, 0, 4);
+        TILE(dpbf16ps)(7, 2, 4);
+        TILE(dpbf16ps)(6, 1, 5);
+        TILE(dpbf16ps)(7, 3, 5);
         TILE(stored)(6, o, ldo);
+        TILE(stored)(7, o + TILE_ROWS * ATTN_HEAD, ldo);
     }
     tile_fence();
 }
@@ -180,7 +160,6 @@ static void attn_amx_prefill(float *out, const float *q, int32_t heads, const vo
     size_t rows = (size_t)n_tokens * (size_t)heads, padded = round_up_size(rows, ROWS);
     pack_queries(w.q, q, rows);
     memset(w.q + rows * PAIRS, 0, sizeof *w.q * (padded - rows) * PAIRS);
-    memset(w.weights, 0, sizeof *w.weights * padded * ROW_WEIGHTS);
     memset(w.o, 0, sizeof *w.o * padded * ATTN_HEAD);
     for (size_t i = 0; i < rows; i++) {
         w.max[i] = -INFINITY;
@@ -197,7 +176,6 @@ static void attn_amx_prefill(float *out, const float *q, int32_t heads, const vo
             for (size_t i = row; i < row + ROWS && i < rows; i++)
                 row_soften(&w, i, min_i32(KV_KEYS, pos0 + (int32_t)i / heads + 1 - at), bad);
             values_add(&w, row);
-            values_add(&w, row + TILE_ROWS);
         }
     }
     tile_release();
