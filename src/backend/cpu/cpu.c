@@ -38,7 +38,7 @@ static int32_t *carve_i32(Carver *c, size_t n) { return carve(c, n, sizeof(int32
 
 static void carve_member(const Cpu *b, CpuMember *me, Carver *c) {
     size_t hidden = (size_t)b->c.hidden, k = (size_t)b->c.top_k;
-    size_t decode = (size_t)b->max_decode, rows = (size_t)b->plan.max_rows;
+    size_t decode = (size_t)b->max_decode;
     size_t heads = (size_t)(b->c.n_q_heads / b->c.n_kv_heads);
     me->x = carve_f32(c, decode * hidden);
     me->in = carve(c, decode, b->in_bytes);
@@ -56,7 +56,6 @@ static void carve_member(const Cpu *b, CpuMember *me, Carver *c) {
     me->attn = carve(c, 1, b->k.attn.scratch_bytes((int32_t)heads));
     me->blocks = carve(c, (size_t)div_up_i32(b->plan.max_ctx, KV_BLOCK), sizeof *me->blocks);
     me->blocks_in = carve(c, MATMUL_ROWS, cpu_row_step(b, b->c.hidden / GROUP_INPUTS, 0));
-    me->down = carve_f32(c, (b->k.matmul.down ? 1 : k + 1) * rows * DOWN_COLUMNS);
     me->tail = carve_f32(c, MATMUL_ROWS * STRIP_ROWS);
 }
 
@@ -100,8 +99,8 @@ static void carve_shared(const Cpu *b, CpuShared *s, Carver *c) {
                              cpu_moe_act_rows(b, b->plan.max_rows), decode * k));
     s->shared_act =
         carve(c, 1, act_bytes(b, b->c.shared_inner, b->shared_act_bytes, whole_rows, decode));
-    s->expert_out = carve_f32(c, decode * k * hidden);
-    s->shared_out = carve_f32(c, decode * hidden);
+    s->expert_out = carve_f32(c, rows * k * hidden);
+    s->shared_out = carve_f32(c, rows * hidden);
     s->parts = carve_f32(c, decode * (size_t)b->c.n_q_heads * (size_t)b->n_parts_max * ATTN_PART);
     s->sample_logits = carve_f32(c, (size_t)b->plan.max_seqs * (size_t)b->c.vocab);
 }

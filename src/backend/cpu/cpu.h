@@ -18,7 +18,7 @@ enum {
     EXPERT_UNIT = 64,     // inner values of an expert: one group of down
     DECODE_UNITS = 4,     // most of those in one job of a decode: products like many strips
     PROMPT_UNITS = 8,     // the same of prompts, whose rows are gathered for each job
-    DOWN_COLUMNS = 128,   // outputs of down that one prefill job makes for all rows
+    DOWN_COLUMNS = 1024,  // most outputs of down that one job of a prompt makes
 };
 
 /* One member's own scratch. */
@@ -38,8 +38,6 @@ typedef struct CpuMember {
     void *attn;          // kernel scratch
     const void **blocks; // [div_up(max_ctx, KV_BLOCK)]
     uint8_t *blocks_in;  // prefill: blocks of MATMUL_ROWS rows of H, where the column has blocks
-    float *down;         // prefill: [max_rows][DOWN_COLUMNS] sums where the column adds up, else
-                         // [max_rows * (K + 1)][DOWN_COLUMNS] outputs of all experts
     float *tail;         // [MATMUL_ROWS][16] last strip of the head
 } CpuMember;
 
@@ -98,8 +96,8 @@ typedef struct CpuShared {
     uint8_t *act;         // [max_rows * K] prepared rows of I, in the lists' order; where the
                           // column has blocks, prefill's from cpu_moe_act_row on
     uint8_t *shared_act;  // [max_rows] prepared rows of SI, or in blocks
-    float *expert_out;    // decode: [max_decode * K][H], in the lists' order
-    float *shared_out;    // decode: [max_decode][H]
+    float *expert_out;    // [max_rows * K][H], in the lists' order
+    float *shared_out;    // [max_rows][H]
     float *parts;         // decode: [max_decode][KV heads][n_parts_max][heads][ATTN_PART]
     float *sample_logits; // [max_seqs][V]
 } CpuShared;
@@ -279,8 +277,9 @@ const uint8_t *cpu_moe_inner_first(const CpuLayer *l, int32_t expert, int32_t un
 int32_t cpu_moe_act_row(const Cpu *b, const ExpertLists *lists, int32_t i);
 /* Rows of act that n_rows rows need in prefill. */
 size_t cpu_moe_act_rows(const Cpu *b, int32_t n_rows);
-/* For all slots that chose the expert, into act. */
-void cpu_moe_inner(const Cpu *b, CpuMember *me, const InnerJob *job, const ExpertLists *lists);
+/* For slots that chose the expert, at some places of its list, into act. */
+void cpu_moe_inner(const Cpu *b, CpuMember *me, const InnerJob *job, const ExpertLists *lists,
+                   Span places);
 /* Of the shared expert (job->expert does not count) for rows [row, row + m), into shared_act. */
 void cpu_moe_inner_shared(const Cpu *b, CpuMember *me, const InnerJob *job, int32_t row, int32_t m);
 /* What the shared expert's output counts for a row. */

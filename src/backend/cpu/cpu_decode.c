@@ -274,7 +274,8 @@ static void hand_experts(Hand *h, const uint8_t *next) {
         i += job.n_units;
         job.next = i < jobs.end ? cpu_moe_inner_first(h->l, lists.active[i / units], i % units)
                                 : cpu_strip(down, lists.active[0], columns.first);
-        cpu_moe_inner(b, h->me, &job, &lists);
+        cpu_moe_inner(b, h->me, &job, &lists,
+                      (Span){lists.first[job.expert], lists.first[job.expert + 1]});
     }
     hand_end(h, STAGE_EXPERTS_UP);
     hand_down(h, &lists, columns, next);

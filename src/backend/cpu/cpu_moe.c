@@ -142,13 +142,13 @@ static bool has_blocks(const Cpu *b, const InnerJob *job) {
     return job->phase == PHASE_PREFILL && b->k.matmul.block_bytes;
 }
 
-void cpu_moe_inner(const Cpu *b, CpuMember *me, const InnerJob *job, const ExpertLists *lists) {
+void cpu_moe_inner(const Cpu *b, CpuMember *me, const InnerJob *job, const ExpertLists *lists,
+                   Span places) {
     const PackedMatrix *w = job->l->m, *gate = &w[SLOT_EXPERT_GATE], *up = &w[SLOT_EXPERT_UP];
     int32_t n_groups = w[SLOT_EXPERT_DOWN].n_groups;
     int32_t rows[MATMUL_ROWS], first = lists->first[job->expert];
-    int32_t end = lists->first[job->expert + 1];
-    for (int32_t at = first; at < end; at += MATMUL_ROWS) {
-        int32_t m = min_i32(MATMUL_ROWS, end - at);
+    for (int32_t at = places.first; at < places.end; at += MATMUL_ROWS) {
+        int32_t m = min_i32(MATMUL_ROWS, places.end - at);
         for (int32_t i = 0; i < m; i++)
             rows[i] = lists->order[at + i] / b->c.top_k;
         RowsIn x = {job->in, b->in_bytes, rows};

@@ -12,7 +12,8 @@
 
 enum {
     ROW_JOB = ROW_BLOCK, // rows of one job of row-by-row work
-    JOBS_A_MEMBER = 8,   // of products at least, so that all end at nearly the same time
+    PRODUCT_ROWS = 64,   // of one job of products: few enough to stay in L2
+    JOBS_A_MEMBER = 16,  // of products at least, so that all end at nearly the same time
 };
 
 /* One layer's run, handed to the jobs. */
@@ -106,8 +107,8 @@ static int32_t job_strips(const Layer *run, const PackedMatrix *w) {
 /* Jobs that share weights follow each other. */
 static void product_job(void *ctx, int64_t job, int member) {
     Layer *run = ctx;
-    int32_t n_rows = run->pass->n_rows, row_jobs = div_up_i32(n_rows, MATMUL_ROWS);
-    int32_t row = (int32_t)(job % row_jobs) * MATMUL_ROWS;
+    int32_t n_rows = run->pass->n_rows, row_jobs = div_up_i32(n_rows, PRODUCT_ROWS);
+    int32_t row = (int32_t)(job % row_jobs) * PRODUCT_ROWS;
     job /= row_jobs;
     for (int32_t p = 0; p < run->n_parts; p++) {
         const PackedMatrix *w = run->parts[p].w;
@@ -125,7 +126,7 @@ static void product_job(void *ctx, int64_t job, int member) {
                            {first, min_i32(first + step, w->n_strips)},
                            {y + run->parts[p].column + first * STRIP_ROWS, run->ldy, NULL},
                            {run->x + (size_t)row * run->x_bytes, run->x_bytes, NULL},
-                           min_i32(MATMUL_ROWS, n_rows - row),
+                           min_i32(PRODUCT_ROWS, n_rows - row),
                            NULL});
         return;
     }
@@ -139,7 +140,7 @@ static void run_products(Layer *run, float *y, size_t ldy, BatchPhase kernel, co
     run->kernel = kernel;
     run->x = x;
     run->x_bytes = x_bytes;
-    int64_t row_jobs = div_up_i32(run->pass->n_rows, MATMUL_ROWS), n_strips = 0, n_jobs = 0;
+    int64_t row_jobs = div_up_i32(run->pass->n_rows, PRODUCT_ROWS), n_strips = 0, n_jobs = 0;
     for (int32_t p = 0; p < run->n_parts; p++)
         n_strips += run->parts[p].w->n_strips;
     int64_t wanted = (int64_t)JOBS_A_MEMBER * pool_n_members(run->b->pool);
@@ -241,6 +242,32 @@ static void choose_job(void *ctx, int64_t job, int member) {
                        b->s.topk + (size_t)i * k, b->s.topk_weight + (size_t)i * k);
 }
 
+/* At most MATMUL_ROWS places of the lists: rows of active expert number i. */
+typedef struct Piece {
+    int32_t i;
+    Span places;
+} Piece;
+
+static int32_t expert_pieces(const ExpertLists *lists, int32_t i) {
+    int32_t e = lists->active[i];
+    return div_up_i32(lists->first[e + 1] - lists->first[e], MATMUL_ROWS);
+}
+
+static int64_t n_pieces(const ExpertLists *lists) {
+    int64_t n = 0;
+    for (int32_t i = 0; i < lists->n_active; i++)
+        n += expert_pieces(lists, i);
+    return n;
+}
+
+static Piece piece_find(const ExpertLists *lists, int64_t number) {
+    int32_t i = 0;
+    for (; number >= expert_pieces(lists, i); i++)
+        number -= expert_pieces(lists, i);
+    int32_t e = lists->active[i], first = lists->first[e] + (int32_t)number * MATMUL_ROWS;
+    return (Piece){i, {first, min_i32(first + MATMUL_ROWS, lists->first[e + 1])}};
+}
+
 /* Jobs of one expert with `inner` inner values. */
 static int32_t inner_jobs(int32_t inner) { return div_up_i32(inner, PROMPT_UNITS * EXPERT_UNIT); }
 
@@ -255,7 +282,8 @@ static int64_t shared_jobs(const Layer *run) {
     return (int64_t)div_up_i32(run->pass->n_rows, MATMUL_ROWS) * inner_jobs(run->b->c.shared_inner);
 }
 
-/* Some inner values of one expert for its rows, or of the shared expert for MATMUL_ROWS rows. */
+/* Some inner values of one expert for a piece of its rows, or of the shared expert for MATMUL_ROWS
+ * rows. */
 static void inner_job(void *ctx, int64_t job, int member) {
     Layer *run = ctx;
     Cpu *b = run->b;
@@ -270,106 +298,65 @@ static void inner_job(void *ctx, int64_t job, int member) {
         return;
     }
     job -= shared_jobs(run);
-    int32_t per = inner_jobs(b->c.expert_inner), i = (int32_t)(job / per);
-    inner.expert = run->lists.active[i];
-    inner.act_row = cpu_moe_act_row(b, &run->lists, i);
+    int32_t per = inner_jobs(b->c.expert_inner);
+    Piece piece = piece_find(&run->lists, job / per);
+    inner.expert = run->lists.active[piece.i];
+    inner.act_row = cpu_moe_act_row(b, &run->lists, piece.i);
     inner_units(&inner, (int32_t)(job % per), b->c.expert_inner);
-    cpu_moe_inner(b, &b->members[member], &inner, &run->lists);
+    cpu_moe_inner(b, &b->members[member], &inner, &run->lists, piece.places);
 }
 
-/* Some outputs of one expert for rows of the pass. */
-typedef struct Down {
-    const PackedMatrix *w;
-    int32_t expert;
-    Span strips; // DOWN_COLUMNS outputs
-    RowsIn x;    // [m]
-    int32_t m;
-    const int32_t *slots; // [m] whose x are; NULL: row by row the shared expert's
-    const uint8_t *next;
-} Down;
-
-/* Adds them to the sums of their rows in me->down. */
-static void down_add(const Layer *run, CpuMember *me, const Down *d) {
-    const Cpu *b = run->b;
-    float weight[MATMUL_ROWS];
-    for (int32_t at = 0; at < d->m; at += MATMUL_ROWS) {
-        int32_t m = min_i32(MATMUL_ROWS, d->m - at);
-        const uint8_t *w = cpu_strip(d->w, d->expert, d->strips.first);
-        for (int32_t i = 0; i < m; i++) {
-            int32_t slot = d->slots ? d->slots[at + i] : 0;
-            int32_t row = d->slots ? slot / b->c.top_k : at + i;
-            weight[i] = d->slots ? b->s.topk_weight[slot] : cpu_moe_shared_weight(b, row);
-            me->y[i] = me->down + (size_t)row * DOWN_COLUMNS;
-        }
-        b->k.matmul.down(&(MatmulDown){.y = me->y,
-                                       .weight = weight,
-                                       .w = w,
-                                       .bits = d->w->bits,
-                                       .n_groups = d->w->n_groups,
-                                       .n_strips = d->strips.end - d->strips.first,
-                                       .x = d->x.base + (size_t)at * d->x.stride,
-                                       .m = m,
-                                       .next = at + m < d->m ? w : d->next});
-    }
+/* Jobs of all experts' outputs. */
+static int64_t down_jobs(const Layer *run) {
+    int64_t n = div_up_i32(run->pass->n_rows, MATMUL_ROWS) + n_pieces(&run->lists);
+    return n * div_up_i32(run->b->c.hidden, DOWN_COLUMNS);
 }
 
-/* Leaves them in me->down, at the places of the lists; the shared expert's behind those. */
-static void down_keep(const Layer *run, CpuMember *me, const Down *d) {
-    const Cpu *b = run->b;
-    size_t at = d->slots ? (size_t)(d->slots - run->lists.order)
-                         : (size_t)run->pass->n_rows * (size_t)b->c.top_k;
-    RowsOut y = {me->down + at * DOWN_COLUMNS, DOWN_COLUMNS, NULL};
-    cpu_mul(b, me, &(Product){PHASE_PREFILL, d->w, d->expert, d->strips, y, d->x, d->m, d->next});
-}
-
-/* Some outputs of all experts: added up one expert after the other where the column does so, else
- * side by side for cpu_moe_combine. */
-static void down_all(const Layer *run, CpuMember *me, Span strips) {
-    Cpu *b = run->b;
-    void (*take)(const Layer *, CpuMember *, const Down *) =
-        b->k.matmul.down ? down_add : down_keep;
-    const ExpertLists *lists = &run->lists;
-    const PackedMatrix *down = &run->l->m[SLOT_EXPERT_DOWN];
-    const PackedMatrix *shared = &run->l->m[SLOT_SHARED_DOWN];
-    size_t step = cpu_row_step(b, down->n_groups, b->act_bytes);
-    for (int32_t i = 0; i < lists->n_active; i++) {
-        int32_t e = lists->active[i], at = lists->first[e];
-        Down d = {.w = down, .expert = e, .strips = strips, .m = lists->first[e + 1] - at};
-        d.x = (RowsIn){b->s.act + (size_t)cpu_moe_act_row(b, lists, i) * step, step, NULL};
-        d.slots = lists->order + at;
-        d.next = i + 1 == lists->n_active ? cpu_strip(shared, 0, strips.first)
-                                          : cpu_strip(down, lists->active[i + 1], strips.first);
-        take(run, me, &d);
-    }
-    step = cpu_row_step(b, shared->n_groups, b->shared_act_bytes);
-    RowsIn x = {b->s.shared_act, step, NULL};
-    take(run, me, &(Down){.w = shared, .strips = strips, .x = x, .m = run->pass->n_rows});
-}
-
-/* DOWN_COLUMNS outputs of all experts, their weighted sum, and the residual. */
+/* Some outputs of one expert for a piece of its rows, or of the shared expert for MATMUL_ROWS rows,
+ * which come first. */
 static void down_job(void *ctx, int64_t job, int member) {
     enum { STRIPS = DOWN_COLUMNS / STRIP_ROWS };
     Layer *run = ctx;
     Cpu *b = run->b;
-    CpuMember *me = &b->members[member];
-    size_t n_rows = (size_t)run->pass->n_rows;
-    int32_t first = (int32_t)job * STRIPS;
-    Span strips = {first, min_i32(first + STRIPS, run->l->m[SLOT_EXPERT_DOWN].n_strips)};
-    int32_t n_columns = (strips.end - strips.first) * STRIP_ROWS;
-    const float *shared = me->down + n_rows * (size_t)b->c.top_k * DOWN_COLUMNS;
-    if (b->k.matmul.down)
-        memset(me->down, 0, sizeof *me->down * n_rows * DOWN_COLUMNS);
-    down_all(run, me, strips);
-    float combined[DOWN_COLUMNS];
-    for (int32_t row = 0; row < run->pass->n_rows; row++) {
-        const float *sum = me->down + (size_t)row * DOWN_COLUMNS;
-        if (!b->k.matmul.down) {
-            cpu_moe_combine(b, combined, &run->lists, me->down, shared, DOWN_COLUMNS,
-                            b->s.topk_weight, row, n_columns);
-            sum = combined;
-        }
-        float *x = cpu_row_x(b, run->pass, row) + job * DOWN_COLUMNS;
-        for (int32_t d = 0; d < n_columns; d++)
+    size_t hidden = (size_t)b->c.hidden;
+    int32_t n_columns = div_up_i32(b->c.hidden, DOWN_COLUMNS), n_rows = run->pass->n_rows;
+    int32_t first = (int32_t)(job % n_columns) * STRIPS, n_shared = div_up_i32(n_rows, MATMUL_ROWS);
+    job /= n_columns;
+    bool is_shared = job < n_shared;
+    const PackedMatrix *w = &run->l->m[is_shared ? SLOT_SHARED_DOWN : SLOT_EXPERT_DOWN];
+    Product p = {
+        .phase = PHASE_PREFILL, .w = w, .strips = {first, min_i32(first + STRIPS, w->n_strips)}};
+    float *y = b->s.shared_out;
+    const uint8_t *x = b->s.shared_act;
+    size_t step = cpu_row_step(b, w->n_groups, is_shared ? b->shared_act_bytes : b->act_bytes);
+    size_t x_row = (size_t)job * MATMUL_ROWS, y_row = x_row;
+    p.m = min_i32(MATMUL_ROWS, n_rows - (int32_t)x_row);
+    if (!is_shared) {
+        Piece piece = piece_find(&run->lists, job - n_shared);
+        p.expert = run->lists.active[piece.i];
+        p.m = piece.places.end - piece.places.first;
+        y = b->s.expert_out;
+        y_row = (size_t)piece.places.first;
+        x = b->s.act;
+        x_row = (size_t)(cpu_moe_act_row(b, &run->lists, piece.i) + piece.places.first -
+                         run->lists.first[p.expert]);
+    }
+    p.x = (RowsIn){x + x_row * step, step, NULL};
+    p.y = (RowsOut){y + y_row * hidden + (size_t)first * STRIP_ROWS, hidden, NULL};
+    cpu_mul(b, &b->members[member], &p);
+}
+
+/* x += the weighted sum of the experts' outputs. */
+static void combine_job(void *ctx, int64_t job, int member) {
+    Layer *run = ctx;
+    Cpu *b = run->b;
+    float *sum = b->members[member].norm;
+    Span rows = row_job(run, job);
+    for (int32_t row = rows.first; row < rows.end; row++) {
+        cpu_moe_combine(b, sum, &run->lists, b->s.expert_out, b->s.shared_out, (size_t)b->c.hidden,
+                        b->s.topk_weight, row, b->c.hidden);
+        float *x = cpu_row_x(b, run->pass, row);
+        for (int32_t d = 0; d < b->c.hidden; d++)
             x[d] += sum[d];
     }
 }
@@ -383,10 +370,11 @@ static void run_experts(Layer *run) {
     run->lists = cpu_moe_sort(b, b->s.topk, run->pass->n_rows, b->s.order);
     b->n_expert_reads += (uint64_t)run->lists.n_active;
     cpu_stage_end(b, PHASE_PREFILL, STAGE_ROUTER);
-    int64_t n_jobs = (int64_t)run->lists.n_active * inner_jobs(b->c.expert_inner);
+    int64_t n_jobs = n_pieces(&run->lists) * inner_jobs(b->c.expert_inner);
     pool_jobs(b->pool, shared_jobs(run) + n_jobs, inner_job, run);
     cpu_stage_end(b, PHASE_PREFILL, STAGE_EXPERTS_UP);
-    pool_jobs(b->pool, div_up_i32(b->c.hidden, DOWN_COLUMNS), down_job, run);
+    pool_jobs(b->pool, down_jobs(run), down_job, run);
+    run_rows(run, combine_job);
     cpu_stage_end(b, PHASE_PREFILL, STAGE_EXPERTS_DOWN);
 }
 

@@ -69,19 +69,6 @@ typedef struct MatmulInner {
     size_t act_bytes;     // of a block
 } MatmulInner;
 
-/* Some outputs of an expert added to the sums of its m rows: y_i[16 s + r] += weight_i * the
- * product as above. */
-typedef struct MatmulDown {
-    float *const *y;     // [m] rows of 16 * n_strips, inout
-    const float *weight; // [m]
-    const uint8_t *w;    // [n_strips][n_groups] tiles
-    int32_t bits, n_groups, n_strips;
-    const uint8_t *x;    // div_up(m, ROW_BLOCK) blocks behind each other; as many bytes behind them
-                         // are fetched for the call that follows: a hint, never read
-    int32_t m;           // 1..MATMUL_ROWS
-    const uint8_t *next; // as in MatmulFn
-} MatmulDown;
-
 /* Matrix products by packed weights, and the form of a row that they read.
  *
  * Decode reads prepared rows. Prefill does so too, unless the column has blocks (block_bytes is
@@ -102,8 +89,6 @@ typedef struct MatmulKernels {
     /* Makes a block of m <= ROW_BLOCK prepared rows x [m] and of rows of zeros. */
     void (*block)(void *to, const void *const *x, int32_t n_groups, int32_t m);
     void (*inner)(const MatmulInner *call);
-    /* A row's experts are so added in the order of their numbers. NULL: in the order of choice. */
-    void (*down)(const MatmulDown *call);
 } MatmulKernels;
 
 /* One KV block of one KV head: K then V, KV_ELEMENTS each, bf16, or f32 in the f32 test mode.

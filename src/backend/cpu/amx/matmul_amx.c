@@ -59,8 +59,6 @@ typedef struct Work {
     uint16_t tables[STRIP_ROWS][16];
     float scale[STRIP_ROWS], bias[STRIP_ROWS];
     Sums sums[2];
-    const uint8_t *rows_ahead; // fetched meanwhile, rows_step bytes a group
-    size_t rows_step;
     uint32_t turn; // place in the ring of the group that comes next
     bool is_ready; // and whether it is there
 } Work;
@@ -232,24 +230,7 @@ typedef struct Pass {
     const uint8_t *after; // the strip of the next pass, of as many bits; NULL: unknown
     const uint8_t *ahead; // a strip to be fetched meanwhile; NULL: none
     int32_t n_groups;
-    float *const *y; // [n_rows] where outputs will go, fetched meanwhile too
-    ptrdiff_t at;    // column of y
-    int32_t n_rows;
 } Pass;
-
-/* Fetches into L2 what is wanted behind group g. (Outputs come as whole lines from memory, and
- * all at once they would keep the tiles from L2.) rows: outputs of a group. */
-static inline __attribute__((always_inline)) void pass_fetch(Work *w, const Pass *p, size_t bytes,
-                                                             int32_t g, int32_t rows) {
-    if (p->ahead)
-        for (size_t line = 0; line < bytes; line += 64)
-            _mm_prefetch((const char *)p->ahead + (size_t)g * bytes + line, _MM_HINT_T1);
-    for (size_t line = 0; line < w->rows_step; line += 64)
-        _mm_prefetch((const char *)w->rows_ahead + line, _MM_HINT_T1);
-    w->rows_ahead += w->rows_step;
-    for (int32_t i = g * rows; i < (g + 1) * rows && i < p->n_rows; i++)
-        _mm_prefetch((const char *)(p->y[i] + p->at), _MM_HINT_T1);
-}
 
 /* Adds the products of the tile of weights in use with one of block number b (a constant). */
 static inline __attribute__((always_inline)) void block_add(const uint8_t *rows, int b) {
@@ -276,7 +257,6 @@ slot_unpack(Weights *to, Work *w, const uint8_t *tile, int bits, int n, int slot
 static inline __attribute__((always_inline)) void
 pass_make(Sums sums, Work *w, const Pass *p, const uint8_t *const *rows, int bits, int n) {
     const size_t bytes = tile_bytes(bits);
-    const int32_t fetch_rows = div_up_i32(p->n_rows, p->n_groups);
     uint32_t turn = w->turn;
     if (!w->is_ready)
         slot_unpack(&w->ring[turn], w, p->w, bits, 0, 0);
@@ -294,7 +274,9 @@ pass_make(Sums sums, Work *w, const Pass *p, const uint8_t *const *rows, int bit
         const uint8_t *tile = p->w + (size_t)(g + 1) * bytes;
         if (g + 1 == p->n_groups)
             tile = p->after ? p->after : p->w;
-        pass_fetch(w, p, bytes, g, fetch_rows);
+        if (p->ahead)
+            for (size_t line = 0; line < bytes; line += 64)
+                _mm_prefetch((const char *)p->ahead + (size_t)g * bytes + line, _MM_HINT_T1);
         for (int h = 0; h < GROUP_TILES; h++) {
             size_t at = (size_t)(g * GROUP_TILES + h) * TILE_BYTES;
             TILE(loadd)(STRIP, own->line[h], TILE_ROW_BYTES);
@@ -345,8 +327,6 @@ static void pass_run(Sums sums, Work *w, const Pass *p, const uint8_t *const *ro
 static void work_begin(Work *w) {
     static const uint8_t rows[TILE_N] = {16, 16, 16, 16, 16, 16, 0, 0};
     tile_configure(rows);
-    w->rows_ahead = (const uint8_t *)w;
-    w->rows_step = 0;
     w->turn = 0;
     w->is_ready = false;
 }
@@ -361,9 +341,9 @@ static int blocks_take(const uint8_t *rows[PASS_BLOCKS], const void *const *x, i
     return n;
 }
 
-/* y += weight * the sums of a strip, or y = the sums (weight NULL), for n_rows rows. */
-static inline __attribute__((always_inline)) void
-outputs_store(float *const *y, ptrdiff_t at, const float *weight, Sums sums, int32_t n_rows) {
+/* y = the sums of a strip for n_rows rows. Whole lines go past the caches: outputs of a stage are
+ * more than those hold, and would first be read into them. */
+static void outputs_store(float *const *y, ptrdiff_t at, Sums sums, int32_t n_rows) {
     for (int32_t row = 0; row < n_rows; row += 4) {
         const uint8_t *lines[STRIP_ROWS];
         __m512i out[4];
@@ -375,10 +355,10 @@ outputs_store(float *const *y, ptrdiff_t at, const float *weight, Sums sums, int
                 break;
             float *to = y[row + i] + at;
             __m512 value = _mm512_castsi512_ps(out[i]);
-            if (weight)
-                value =
-                    _mm512_fmadd_ps(_mm512_set1_ps(weight[row + i]), value, _mm512_loadu_ps(to));
-            _mm512_storeu_ps(to, value);
+            if ((uintptr_t)to % 64 == 0)
+                _mm512_stream_ps(to, value);
+            else
+                _mm512_storeu_ps(to, value);
         }
     }
 }
@@ -386,15 +366,15 @@ outputs_store(float *const *y, ptrdiff_t at, const float *weight, Sums sums, int
 /* Strips by blocks. */
 typedef struct Strips {
     float *const *y;
-    const float *weight; // see outputs_store
     const uint8_t *w, *next;
     int32_t bits, n_groups, n_strips;
     const void *const *x; // entry 16 b: block b
     int32_t m;
 } Strips;
 
-static inline __attribute__((always_inline)) void strips_make(Work *work, const Strips *c,
-                                                              bool is_sum) {
+static void strips_make(const Strips *c) {
+    Work work;
+    work_begin(&work);
     const uint8_t *w = c->w;
     size_t bytes = tile_bytes(c->bits) * (size_t)c->n_groups;
     int32_t n_blocks = div_up_i32(c->m, ROW_BLOCK);
@@ -409,30 +389,24 @@ static inline __attribute__((always_inline)) void strips_make(Work *work, const 
                       .ahead = b > 0       ? NULL
                                : following ? following
                                            : c->next,
-                      .n_groups = c->n_groups,
-                      .y = c->y + row,
-                      .at = (ptrdiff_t)s * STRIP_ROWS,
-                      .n_rows = min_i32(n * ROW_BLOCK, c->m - row)};
-            pass_run(work->sums[0], work, &p, rows, n, c->bits);
-            outputs_store(p.y, p.at, is_sum ? c->weight + row : NULL, work->sums[0], p.n_rows);
+                      .n_groups = c->n_groups};
+            pass_run(work.sums[0], &work, &p, rows, n, c->bits);
+            outputs_store(c->y + row, (ptrdiff_t)s * STRIP_ROWS, work.sums[0],
+                          min_i32(n * ROW_BLOCK, c->m - row));
         }
     }
+    tile_release();
+    _mm_sfence(); // stores past the caches heed no other order
 }
 
 static void matmul_amx_q4(float *const *y, const uint8_t *w, int32_t n_groups, int32_t n_strips,
                           const void *const *x, int32_t m, const uint8_t *next) {
-    Work work;
-    work_begin(&work);
-    strips_make(&work, &(Strips){y, NULL, w, next, 4, n_groups, n_strips, x, m}, false);
-    tile_release();
+    strips_make(&(Strips){y, w, next, 4, n_groups, n_strips, x, m});
 }
 
 static void matmul_amx_q8(float *const *y, const uint8_t *w, int32_t n_groups, int32_t n_strips,
                           const void *const *x, int32_t m, const uint8_t *next) {
-    Work work;
-    work_begin(&work);
-    strips_make(&work, &(Strips){y, NULL, w, next, 8, n_groups, n_strips, x, m}, false);
-    tile_release();
+    strips_make(&(Strips){y, w, next, 8, n_groups, n_strips, x, m});
 }
 
 /* 16 inner values of 16 rows from the sums of gate and up: 8 lines of a tile of their block. */
@@ -488,26 +462,6 @@ static void matmul_amx_inner(const MatmulInner *c) {
     tile_release();
 }
 
-static void matmul_amx_down(const MatmulDown *c) {
-    Work work;
-    size_t bytes = matmul_amx_block_bytes(c->n_groups);
-    size_t n_blocks = (size_t)div_up_i32(c->m, ROW_BLOCK);
-    const void *x[MATMUL_ROWS];
-    for (size_t b = 0; b < n_blocks; b++)
-        x[b * ROW_BLOCK] = c->x + b * bytes;
-    work_begin(&work);
-    // All passes together fetch as much as they read.
-    size_t n_groups = (size_t)c->n_groups * (size_t)c->n_strips *
-                      (size_t)div_up_i32((int32_t)n_blocks, PASS_BLOCKS);
-    work.rows_ahead = c->x + n_blocks * bytes;
-    work.rows_step = round_up_size(n_blocks * bytes / n_groups, 64);
-    strips_make(
-        &work,
-        &(Strips){c->y, c->weight, c->w, c->next, c->bits, c->n_groups, c->n_strips, x, c->m},
-        true);
-    tile_release();
-}
-
 void matmul_amx_init(MatmulKernels *t) {
     matmul_avx512_init(t);
     t->column = "amx";
@@ -518,6 +472,5 @@ void matmul_amx_init(MatmulKernels *t) {
     t->block_bytes = matmul_amx_block_bytes;
     t->block = matmul_amx_block;
     t->inner = matmul_amx_inner;
-    t->down = matmul_amx_down;
     t->chunk_bytes = 1152 << 10; // rows come from L3 once for these
 }
