@@ -68,7 +68,7 @@ help:
 $(BUILD)/src/backend/cpu/generic/%.o: CFLAGS += -O3
 AVX512_CFLAGS := -O3 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512bf16
 $(BUILD)/src/backend/cpu/avx512/%.o: CFLAGS += $(AVX512_CFLAGS)
-$(BUILD)/src/backend/cpu/amx/%.o: CFLAGS += $(AVX512_CFLAGS) -mamx-tile -mamx-bf16
+$(BUILD)/src/backend/cpu/amx/%.o: CFLAGS += $(AVX512_CFLAGS) -mamx-tile -mamx-bf16 -mamx-int8
 
 # The server's page and API description as C strings.
 $(BUILD)/gen/page_html.h: src/server/page.html Makefile

@@ -100,6 +100,28 @@ static inline float amx_emu_half(uint32_t pair, int is_high) {
     return amx_emu_flush(x);
 }
 
+/* Of bytes in fours: whole numbers, a signed or not, b not. */
+AMX_EMU_FN void amx_emu_bytes(int tc, int ta, int tb, int is_signed) {
+    AmxEmuTile *c, *a, *b;
+    amx_emu_product(&c, &a, &b, tc, ta, tb);
+    for (int m = 0; m < c->rows; m++)
+        for (int n = 0; n < c->row_bytes / 4; n++) {
+            uint32_t sum;
+            memcpy(&sum, c->data[m] + 4 * n, sizeof sum);
+            for (int k = 0; k < b->rows; k++)
+                for (int i = 0; i < 4; i++) {
+                    int left = a->data[m][4 * k + i];
+                    if (is_signed && left > 127)
+                        left -= 256;
+                    sum += (uint32_t)(left * b->data[k][4 * n + i]);
+                }
+            memcpy(c->data[m] + 4 * n, &sum, sizeof sum);
+        }
+}
+
+AMX_EMU_FN void amx_emu_dpbuud(int tc, int ta, int tb) { amx_emu_bytes(tc, ta, tb, 0); }
+AMX_EMU_FN void amx_emu_dpbsud(int tc, int ta, int tb) { amx_emu_bytes(tc, ta, tb, 1); }
+
 /* Of pairs of bf16: the even ones and the odd ones are summed apart by fused multiply-adds over
  * all k, then added, then added to c. */
 AMX_EMU_FN void amx_emu_dpbf16ps(int tc, int ta, int tb) {

@@ -317,6 +317,20 @@ static const KernelTable *bf16_column(KernelTables *t) {
     return t->tables[0].matmul.block_bytes ? &t->tables[0] : NULL;
 }
 
+/* A row of one kind. */
+static void shape_extreme(Random *r, float *x, int32_t k, int32_t kind) {
+    for (int32_t i = 0; i < k; i++)
+        switch (kind) {
+        case 0: x[i] = 0; break;
+        case 1: x[i] = i % 2 ? 1e-38f : -1e-38f; break;
+        case 2: x[i] = 1e-45f * (float)(i % 7); break;
+        case 3: x[i] = 3e38f * (random_unit(r) - 0.5f); break;
+        case 4: x[i] = i == k / 2 ? NAN : 1; break;
+        case 5: x[i] = i == 3 ? INFINITY : i == k - 1 ? -INFINITY : -1; break;
+        default: x[i] = random_normal(r); break;
+        }
+}
+
 /* Decode of that column is avx512's, to the bit. */
 static void amx_decodes_as_avx512(void **state) {
     UNUSED(state);
@@ -339,6 +353,70 @@ static void amx_decodes_as_avx512(void **state) {
         }
 }
 
+/* So are many rows and more strips than it takes at a time, and rows that are no numbers. */
+static void amx_decodes_many_rows_as_avx512(void **state) {
+    UNUSED(state);
+    Random r = random_open(__func__);
+    KernelTables t;
+    if (!bf16_column(&t))
+        skip();
+    static const int32_t ms[] = {15, 16, 17, 31, 32, 47, 64, 100, 128};
+    for (size_t at = 0; at < COUNT_OF(ms); at++) {
+        Case c;
+        int32_t m = ms[at];
+        case_open(&c, &r, at % 3 ? 30 : 530, 2 + (int32_t)at % 4, 8, 0.05f);
+        size_t n = (size_t)(m * c.n_strips * STRIP_ROWS);
+        float *x = malloc(sizeof *x * (size_t)(m * c.k));
+        float *a = malloc(sizeof *a * n), *b = malloc(sizeof *b * n);
+        random_fill(&r, x, (size_t)(m * c.k), 1.0f);
+        for (int32_t i = 0; i < m; i += 1 + (int32_t)(random_u64(&r) % 7))
+            shape_extreme(&r, x + i * c.k, c.k, i % 7);
+        run(&t.tables[0].matmul, &c, 0, x, m, NULL, a);
+        run(&t.tables[1].matmul, &c, 0, x, m, NULL, b);
+        for (size_t i = 0; i < n; i++)
+            assert_true(memcmp(&a[i], &b[i], sizeof *a) == 0 || (isnan(a[i]) && isnan(b[i])));
+        free(x);
+        free(a);
+        free(b);
+        case_close(&c);
+    }
+}
+
+/* Pieces of a block, rows by groups in any order, are what prepared rows become. */
+static void pieces_of_blocks_make_blocks(void **state) {
+    UNUSED(state);
+    enum { GROUPS = 5, K = GROUPS * GROUP_INPUTS };
+    Random r = random_open(__func__);
+    KernelTables t;
+    const KernelTable *column = bf16_column(&t);
+    if (!column)
+        skip();
+    const MatmulKernels *k = &column->matmul;
+    Case c = {.k = K, .n_groups = GROUPS};
+    static float x[ROW_BLOCK * K];
+    for (int32_t m = 1; m <= ROW_BLOCK; m++) {
+        const void *rows[ROW_BLOCK], *in[ROW_BLOCK];
+        for (int32_t i = 0; i < m; i++)
+            shape_extreme(&r, x + i * K, K, (int32_t)(random_u64(&r) % 12));
+        rows_open(k, &c, x, m, rows);
+        uint8_t *want = blocks_open(k, &c, rows, m, in);
+        uint8_t *got = guard_alloc(k->block_bytes(GROUPS));
+        memset(got, 0, k->block_bytes(GROUPS));
+        for (int32_t group = GROUPS, n; group > 0; group -= n) {
+            n = 1 + (int32_t)(random_u64(&r) % (uint64_t)group);
+            for (int32_t row = 0, some; row < m; row += some) {
+                some = 1 + (int32_t)(random_u64(&r) % (uint64_t)(m - row));
+                k->block_put(got, row, some, group - n, n, x + row * K + (group - n) * GROUP_INPUTS,
+                             K);
+            }
+        }
+        assert_memory_equal(got, want, k->block_bytes(GROUPS));
+        guard_free(got, k->block_bytes(GROUPS));
+        blocks_close(k, &c, m, want);
+        rows_close(k, &c, m, rows);
+    }
+}
+
 /* Every number of rows, and so of blocks and passes; groups around the ring of unpacked ones. */
 static void bf16_products_of_every_number_of_rows(void **state) {
     UNUSED(state);
@@ -359,20 +437,7 @@ static void bf16_products_of_every_number_of_rows(void **state) {
     }
 }
 
-/* Rows of one kind each, in one call: no neighbour may change a bit. */
-static void shape_extreme(Random *r, float *x, int32_t k, int32_t kind) {
-    for (int32_t i = 0; i < k; i++)
-        switch (kind) {
-        case 0: x[i] = 0; break;
-        case 1: x[i] = i % 2 ? 1e-38f : -1e-38f; break;
-        case 2: x[i] = 1e-45f * (float)(i % 7); break;
-        case 3: x[i] = 3e38f * (random_unit(r) - 0.5f); break;
-        case 4: x[i] = i == k / 2 ? NAN : 1; break;
-        case 5: x[i] = i == 3 ? INFINITY : i == k - 1 ? -INFINITY : -1; break;
-        default: x[i] = random_normal(r); break;
-        }
-}
-
+/* No neighbour may change a bit. */
 static void bf16_rows_know_nothing_of_extreme_neighbours(void **state) {
     UNUSED(state);
     Random r = random_open(__func__);
@@ -466,6 +531,8 @@ static void expert_calls_give_what_their_parts_give(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(amx_decodes_as_avx512),
+        cmocka_unit_test(amx_decodes_many_rows_as_avx512),
+        cmocka_unit_test(pieces_of_blocks_make_blocks),
         cmocka_unit_test(bf16_products_of_every_number_of_rows),
         cmocka_unit_test(bf16_rows_know_nothing_of_extreme_neighbours),
         cmocka_unit_test(expert_calls_give_what_their_parts_give),

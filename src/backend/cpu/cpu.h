@@ -25,7 +25,8 @@ enum {
 typedef struct CpuMember {
     float *x;            // decode: [max_decode][H] residual stream; every member has the same
     uint8_t *in;         // decode: [max_decode] prepared rows of H
-    float *norm;         // [H] a normed row before it is prepared
+    float *norm;         // [H] a normed row before it is prepared; where the column has blocks
+                         // [ROW_BLOCK][H]
     int32_t *topk;       // decode: [max_decode][K]
     float *topk_weight;  // decode: [max_decode][K]
     int32_t *order;      // decode: see ExpertLists
@@ -87,7 +88,8 @@ typedef struct CpuShared {
     uint8_t *blocks;      // prefill: [max_rows] in blocks, where the column has them: rows of H, or
                           // of the mixer's last projection
     float *proj;          // [max_rows][proj_width] first projections of a mixer
-    uint8_t *inner;       // [max_rows] prepared rows: what the mixer's last projection reads
+    uint8_t *inner;       // [max_rows] prepared rows: what the mixer's last projection reads; where
+                          // the column has blocks, decode's alone: [max_decode]
     float *branch;        // [max_rows][H] what is to be added to x
     float *router;        // [max_rows][router_width] expert logits, then the shared gate's strip
     int32_t *topk;        // prefill: [max_rows][K]
@@ -191,6 +193,19 @@ size_t cpu_row_step(const Cpu *b, int32_t n_groups, size_t row_bytes);
 /* Puts m prepared rows into blocks, where the column has them. */
 void cpu_make_blocks(const Cpu *b, uint8_t *to, RowsIn x, int32_t n_groups, int32_t m);
 
+/* Some groups of rows of a pass for the products that will read them. */
+typedef struct RowsPut {
+    BatchPhase phase;
+    uint8_t *rows; // prepared rows of the pass, `bytes` each: not touched where a prompt's products
+    size_t bytes;  // read blocks, which go to s.blocks
+    int32_t n_groups;
+    int32_t row, m;   // rows [row, row + m) of the pass
+    int32_t group, n; // their groups [group, group + n)
+    const float *x;   // [m] of n * 64 f32, ldx apart
+    size_t ldx;
+} RowsPut;
+void cpu_put_rows(const Cpu *b, const RowsPut *put);
+
 /* How many strips stay in L2 while blocks of rows pass over them. */
 int32_t cpu_chunk_strips(const Cpu *b, const PackedMatrix *w);
 /* Where a strip of an expert lies. */
@@ -227,8 +242,8 @@ typedef struct GdnJob {
                          // taken between them
     const CpuLayer *l;
     int32_t key_head, m;
+    int32_t row;       // first row's number in its pass: there its outputs go
     const float *proj; // [m][proj_width] first row's projections
-    uint8_t *out;      // first row's prepared inner row, rows inner_bytes apart
     const float *next; // decode: the state that this member reads afterwards; NULL: unknown
 } GdnJob;
 /* Convolution, delta rule, gated norm; updates the slot. */
@@ -266,7 +281,7 @@ typedef struct InnerJob {
     const CpuLayer *l;
     int32_t expert, unit;
     int32_t n_units;     // 1..PROMPT_UNITS
-    const uint8_t *in;   // prepared rows; of the shared expert in prefill what products read
+    const uint8_t *in;   // prepared rows
     int32_t act_row;     // prefill: cpu_moe_act_row
     const uint8_t *next; // as in Product
 } InnerJob;

@@ -83,13 +83,28 @@ void cpu_attn_decode(const Cpu *b, CpuMember *me, const CpuLayer *l, int32_t row
     }
 }
 
-/* Gates one head's output and prepares its four groups. */
-static void gate_head(const Cpu *b, float *o, int32_t row, int32_t head) {
-    const float *proj = b->s.proj + (size_t)row * (size_t)b->proj_width;
-    b->k.elem.sigmoid_gate(o, o, row_gate(proj, head), ATTN_HEAD);
-    b->k.matmul.prepare(b->s.inner + (size_t)row * b->inner_bytes,
-                        config_q_dim(&b->c) / GROUP_INPUTS, head * ATTN_HEAD / GROUP_INPUTS,
-                        ATTN_HEAD / GROUP_INPUTS, o);
+/* Gates `heads` heads' outputs o [m][heads][256] for rows [row, row + m) and leaves them for the
+ * last projection. */
+static void gate_heads(const Cpu *b, float *o, BatchPhase phase, int32_t row, int32_t m,
+                       int32_t head, int32_t heads) {
+    int32_t width = heads * ATTN_HEAD;
+    for (int32_t t = 0; t < m; t++) {
+        const float *proj = b->s.proj + (size_t)(row + t) * (size_t)b->proj_width;
+        for (int32_t h = 0; h < heads; h++) {
+            float *own = o + t * width + h * ATTN_HEAD;
+            b->k.elem.sigmoid_gate(own, own, row_gate(proj, head + h), ATTN_HEAD);
+        }
+    }
+    cpu_put_rows(b, &(RowsPut){.phase = phase,
+                               .rows = b->s.inner,
+                               .bytes = b->inner_bytes,
+                               .n_groups = config_q_dim(&b->c) / GROUP_INPUTS,
+                               .row = row,
+                               .m = m,
+                               .group = head * ATTN_HEAD / GROUP_INPUTS,
+                               .n = width / GROUP_INPUTS,
+                               .x = o,
+                               .ldx = (size_t)width});
 }
 
 void cpu_attn_finish(const Cpu *b, CpuMember *me, int32_t row, int32_t head) {
@@ -98,7 +113,7 @@ void cpu_attn_finish(const Cpu *b, CpuMember *me, int32_t row, int32_t head) {
     int32_t heads = b->c.n_q_heads / b->c.n_kv_heads;
     const float *part = row_part(b, row, head / heads, 0) + (ptrdiff_t)(head % heads) * ATTN_PART;
     b->k.attn.merge(me->attn_o, part, (ptrdiff_t)heads * ATTN_PART, n_parts);
-    gate_head(b, me->attn_o, row, head);
+    gate_heads(b, me->attn_o, PHASE_DECODE, row, 1, head, 1);
 }
 
 void cpu_attn_append(const Cpu *b, const CpuLayer *l, int32_t row) {
@@ -125,8 +140,5 @@ void cpu_attn_prefill(const Cpu *b, CpuMember *me, const CpuLayer *l, int32_t ro
                    ATTN_HEAD * sizeof(float));
     list_blocks(b, me, l, r, kv_head, 0, div_up_i32(r->pos + n, KV_BLOCK));
     b->k.attn.prefill(me->attn_o, me->attn_q, heads, me->blocks, r->pos, n, me->attn);
-    for (int32_t t = 0; t < n; t++)
-        for (int32_t h = 0; h < heads; h++)
-            gate_head(b, me->attn_o + (size_t)t * width + (size_t)h * ATTN_HEAD, row + t,
-                      kv_head * heads + h);
+    gate_heads(b, me->attn_o, PHASE_PREFILL, row, n, kv_head * heads, heads);
 }

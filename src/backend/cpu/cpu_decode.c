@@ -144,8 +144,8 @@ static void hand_gdn(Hand *h) {
                       .l = h->l,
                       .key_head = job % heads,
                       .m = 1,
-                      .proj = b->s.proj + (size_t)row * (size_t)b->proj_width,
-                      .out = b->s.inner + (size_t)row * b->inner_bytes};
+                      .row = row,
+                      .proj = b->s.proj + (size_t)row * (size_t)b->proj_width};
         if (job + 1 < jobs.end) {
             const PassRow *next = &pass->rows[(job + 1) / heads];
             gdn.next = cpu_gdn_state(b, h->l, b->batch->seqs[next->seq].slot, (job + 1) % heads);

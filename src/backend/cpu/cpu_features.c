@@ -47,12 +47,12 @@ static bool has_avx512(void) {
            __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16");
 }
 
-/* Whether the CPU has tiles of bf16. (gcc 12 knows no names for them.) */
+/* Whether the CPU has tiles of bf16 and of 8 bits. (gcc 12 knows no names for them.) */
 static bool has_tiles(void) {
 #if defined(LILY_AMX_EMU) // tiles in plain C, everything else AVX-512
     return has_avx512();
 #else
-    const unsigned bf16 = 1u << 22, tile = 1u << 24, all = bf16 | tile;
+    const unsigned bf16 = 1u << 22, tile = 1u << 24, int8 = 1u << 25, all = bf16 | tile | int8;
     unsigned a, b, c, d;
     return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & all) == all;
 #endif

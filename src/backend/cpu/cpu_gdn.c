@@ -122,10 +122,16 @@ static void head_value(const Cpu *b, const Head *h, Chunk *work, const GdnJob *j
     else if (t0 + m + C <= job->m)
         next = h->proj + (t0 + m) * h->ld + job->key_head * W - z;
     r->gate(work->o, work->o, h->l->plain[SLOT_GDN_NORM], z, h->ld, (float)b->c.rms_eps, m, next);
-    int32_t n_groups = h->l->m[SLOT_GDN_OUT].n_groups;
-    for (int32_t t = 0; t < m; t++)
-        b->k.matmul.prepare(job->out + (size_t)(t0 + t) * b->inner_bytes, n_groups,
-                            hv * W / GROUP_INPUTS, W / GROUP_INPUTS, work->o + t * W);
+    cpu_put_rows(b, &(RowsPut){.phase = job->seq->phase,
+                               .rows = b->s.inner,
+                               .bytes = b->inner_bytes,
+                               .n_groups = h->l->m[SLOT_GDN_OUT].n_groups,
+                               .row = job->row + t0,
+                               .m = m,
+                               .group = hv * W / GROUP_INPUTS,
+                               .n = W / GROUP_INPUTS,
+                               .x = work->o,
+                               .ldx = W});
 }
 
 /* Leaves the windows of a key head's channels as they are behind m rows in h->slot. */

@@ -9,19 +9,14 @@
 #include <string.h>
 
 void cpu_moe_choose(const Cpu *b, const float *logits, int32_t *ids, float *weights) {
-    int32_t k = b->c.top_k;
-    for (int32_t i = 0; i < k; i++) {
-        int32_t best = -1;
-        for (int32_t e = 0; e < b->c.n_experts; e++) {
-            if (best >= 0 && !(logits[e] > logits[best]))
-                continue;
-            bool is_taken = false;
-            for (int32_t j = 0; j < i; j++)
-                is_taken |= ids[j] == e;
-            if (!is_taken)
-                best = e;
-        }
-        ids[i] = best;
+    int32_t k = b->c.top_k, n = 0;
+    for (int32_t e = 0; e < b->c.n_experts; e++) {
+        if (n == k && !(logits[e] > logits[ids[k - 1]]))
+            continue;
+        int32_t at = n < k ? n++ : k - 1; // behind all that are not less
+        for (; at > 0 && logits[e] > logits[ids[at - 1]]; at--)
+            ids[at] = ids[at - 1];
+        ids[at] = e;
     }
     float sum = 0.0f;
     for (int32_t i = 0; i < k; i++) {
@@ -171,14 +166,14 @@ void cpu_moe_inner_shared(const Cpu *b, CpuMember *me, const InnerJob *job, int3
     int32_t n_groups = w[SLOT_SHARED_DOWN].n_groups;
     for (int32_t at = row; at < row + m; at += MATMUL_ROWS) {
         int32_t n = min_i32(MATMUL_ROWS, row + m - at);
+        RowsIn x = {job->in + (size_t)at * b->in_bytes, b->in_bytes, NULL};
         if (has_blocks(b, job)) {
-            const uint8_t *x = job->in + (size_t)at * cpu_row_step(b, gate->n_groups, 0);
             uint8_t *act = b->s.shared_act + (size_t)at * cpu_row_step(b, n_groups, 0);
-            inner_blocks(b, me, job, &(InnerBlocks){gate, up, 0, n, x, act, n_groups});
+            cpu_make_blocks(b, me->blocks_in, x, gate->n_groups, n);
+            inner_blocks(b, me, job, &(InnerBlocks){gate, up, 0, n, me->blocks_in, act, n_groups});
             continue;
         }
-        gate_up(b, me, job, gate, up, 0,
-                (RowsIn){job->in + (size_t)at * b->in_bytes, b->in_bytes, NULL}, n);
+        gate_up(b, me, job, gate, up, 0, x, n);
         finish_inner(b, me, job, b->s.shared_act + (size_t)at * b->shared_act_bytes,
                      b->shared_act_bytes, n_groups, n);
     }

@@ -34,6 +34,22 @@ void cpu_make_blocks(const Cpu *b, uint8_t *to, RowsIn x, int32_t n_groups, int3
     }
 }
 
+void cpu_put_rows(const Cpu *b, const RowsPut *put) {
+    const MatmulKernels *k = &b->k.matmul;
+    if (put->phase == PHASE_DECODE || !k->block_bytes) {
+        for (int32_t i = 0; i < put->m; i++)
+            k->prepare(put->rows + (size_t)(put->row + i) * put->bytes, put->n_groups, put->group,
+                       put->n, put->x + (size_t)i * put->ldx);
+        return;
+    }
+    for (int32_t i = 0, n; i < put->m; i += n) {
+        int32_t row = put->row + i, first = row % ROW_BLOCK;
+        n = min_i32(ROW_BLOCK - first, put->m - i);
+        k->block_put(b->s.blocks + (size_t)(row / ROW_BLOCK) * k->block_bytes(put->n_groups), first,
+                     n, put->group, put->n, put->x + (size_t)i * put->ldx, (ptrdiff_t)put->ldx);
+    }
+}
+
 void cpu_mul(const Cpu *b, CpuMember *me, const Product *p) {
     const PackedMatrix *w = p->w;
     MatmulFn fn = mul_kernel(&b->k.matmul, p->phase, w->bits);

@@ -30,7 +30,6 @@ typedef struct Layer {
     int32_t n_parts, job_strips;
     float *y;
     size_t ldy;
-    BatchPhase kernel;
     const uint8_t *x;
     size_t x_bytes;
     /* Expert jobs. */
@@ -56,47 +55,66 @@ static void embed_job(void *ctx, int64_t job, int member) {
                      run->pass->rows[i].id);
 }
 
-/* The rows of a job, prepared at x, into s.blocks, where the column has blocks. */
-static void block_rows(const Layer *run, Span rows, const uint8_t *x, size_t x_bytes,
-                       int32_t n_groups) {
-    size_t first = (size_t)rows.first;
-    cpu_make_blocks(run->b, run->b->s.blocks + first * cpu_row_step(run->b, n_groups, 0),
-                    (RowsIn){x + first * x_bytes, x_bytes, NULL}, n_groups, rows.end - rows.first);
+/* x += branch and norm of one row. If it is not finite it counts as zero from here on. */
+static void norm_row(Layer *run, float *norm, int32_t row) {
+    Cpu *b = run->b;
+    int32_t hidden = b->c.hidden;
+    const float *add = run->branch ? run->branch + (size_t)row * (size_t)hidden : NULL;
+    if (b->k.elem.add_norm(norm, cpu_row_x(b, run->pass, row), add, run->l->plain[run->gain],
+                           (float)b->c.rms_eps, hidden))
+        return;
+    memset(norm, 0, sizeof *norm * (size_t)hidden);
+    cpu_row_bad(&run->pass->rows[row], run->branch ? run->number : max_i32(run->number - 1, 0));
 }
 
-/* x += branch, norm, preparation. A row that is not finite counts as zero from here on. */
+/* For the mixer, whose products alone read these rows. */
 static void norm_job(void *ctx, int64_t job, int member) {
     Layer *run = ctx;
     Cpu *b = run->b;
-    int32_t hidden = b->c.hidden;
-    float *norm = b->members[member].norm;
+    int32_t step = b->k.matmul.block_bytes ? ROW_BLOCK : 1;
     Span rows = row_job(run, job);
-    for (int32_t i = rows.first; i < rows.end; i++) {
-        const float *add = run->branch ? run->branch + (size_t)i * (size_t)hidden : NULL;
-        if (!b->k.elem.add_norm(norm, cpu_row_x(b, run->pass, i), add, run->l->plain[run->gain],
-                                (float)b->c.rms_eps, hidden)) {
-            memset(norm, 0, sizeof *norm * (size_t)hidden);
-            cpu_row_bad(&run->pass->rows[i],
-                        run->branch ? run->number : max_i32(run->number - 1, 0));
-        }
-        b->k.matmul.prepare(b->s.in + (size_t)i * b->in_bytes, hidden / GROUP_INPUTS, 0,
-                            hidden / GROUP_INPUTS, norm);
+    RowsPut put = {.phase = PHASE_PREFILL,
+                   .rows = b->s.in,
+                   .bytes = b->in_bytes,
+                   .n_groups = b->c.hidden / GROUP_INPUTS,
+                   .n = b->c.hidden / GROUP_INPUTS,
+                   .x = b->members[member].norm,
+                   .ldx = (size_t)b->c.hidden};
+    for (put.row = rows.first; put.row < rows.end; put.row += step) {
+        put.m = min_i32(step, rows.end - put.row);
+        for (int32_t i = 0; i < put.m; i++)
+            norm_row(run, b->members[member].norm + (size_t)i * put.ldx, put.row + i);
+        cpu_put_rows(b, &put);
     }
-    block_rows(run, rows, b->s.in, b->in_bytes, hidden / GROUP_INPUTS);
 }
 
-/* Blocks of what the mixer's last projection reads. */
-static void inner_block_job(void *ctx, int64_t job, int member) {
-    UNUSED(member);
+/* x += branch, norm, preparation, router and choice, all of it as decode does it: the same inputs
+ * choose the same experts in both phases. One job, so that rows are still near when they are
+ * multiplied. */
+static void route_job(void *ctx, int64_t job, int member) {
     Layer *run = ctx;
-    block_rows(run, row_job(run, job), run->b->s.inner, run->b->inner_bytes,
-               run->parts[0].w->n_groups);
-}
-
-static void run_norm(Layer *run, WeightSlot gain, const float *branch) {
-    run->gain = gain;
-    run->branch = branch;
-    run_rows(run, norm_job);
+    Cpu *b = run->b;
+    CpuMember *me = &b->members[member];
+    int32_t n_groups = b->c.hidden / GROUP_INPUTS;
+    size_t width = (size_t)b->router_width, k = (size_t)b->c.top_k;
+    Span rows = row_job(run, job);
+    uint8_t *in = b->s.in + (size_t)rows.first * b->in_bytes;
+    float *logits = b->s.router + (size_t)rows.first * width;
+    int32_t m = rows.end - rows.first;
+    for (int32_t i = 0; i < m; i++) {
+        norm_row(run, me->norm, rows.first + i);
+        b->k.matmul.prepare(in + (size_t)i * b->in_bytes, n_groups, 0, n_groups, me->norm);
+    }
+    for (int32_t p = 0; p < run->n_parts; p++)
+        cpu_mul(b, me,
+                &(Product){.phase = PHASE_DECODE,
+                           .w = run->parts[p].w,
+                           .strips = {0, run->parts[p].w->n_strips},
+                           .y = {logits + run->parts[p].column, width, NULL},
+                           .x = {in, b->in_bytes, NULL},
+                           .m = m});
+    for (size_t i = (size_t)rows.first; i < (size_t)rows.end; i++)
+        cpu_moe_choose(b, b->s.router + i * width, b->s.topk + i * k, b->s.topk_weight + i * k);
 }
 
 /* Strips of one job by one matrix. */
@@ -120,7 +138,7 @@ static void product_job(void *ctx, int64_t job, int member) {
         int32_t first = (int32_t)job * step;
         float *y = run->y + (size_t)row * run->ldy;
         cpu_mul(run->b, &run->b->members[member],
-                &(Product){run->kernel,
+                &(Product){PHASE_PREFILL,
                            w,
                            0,
                            {first, min_i32(first + step, w->n_strips)},
@@ -132,31 +150,21 @@ static void product_job(void *ctx, int64_t job, int member) {
     }
 }
 
-/* y = the products of run->parts with all rows of x. */
-static void run_products(Layer *run, float *y, size_t ldy, BatchPhase kernel, const uint8_t *x,
-                         size_t x_bytes) {
+/* y = the products of run->parts with the prepared rows of x, or with s.blocks. */
+static void run_products(Layer *run, float *y, size_t ldy, const uint8_t *x, size_t x_bytes) {
+    const Cpu *b = run->b;
     run->y = y;
     run->ldy = ldy;
-    run->kernel = kernel;
-    run->x = x;
-    run->x_bytes = x_bytes;
+    run->x = b->k.matmul.block_bytes ? b->s.blocks : x;
+    run->x_bytes = cpu_row_step(b, run->parts[0].w->n_groups, x_bytes);
     int64_t row_jobs = div_up_i32(run->pass->n_rows, PRODUCT_ROWS), n_strips = 0, n_jobs = 0;
     for (int32_t p = 0; p < run->n_parts; p++)
         n_strips += run->parts[p].w->n_strips;
-    int64_t wanted = (int64_t)JOBS_A_MEMBER * pool_n_members(run->b->pool);
+    int64_t wanted = (int64_t)JOBS_A_MEMBER * pool_n_members(b->pool);
     run->job_strips = max_i32(2, (int32_t)(n_strips * row_jobs / wanted) / 2 * 2);
     for (int32_t p = 0; p < run->n_parts; p++)
         n_jobs += div_up_i32(run->parts[p].w->n_strips, job_strips(run, run->parts[p].w));
-    pool_jobs(run->b->pool, n_jobs * row_jobs, product_job, run);
-}
-
-/* The same from the prepared rows of x, those of a prompt as its kernels read them. */
-static void run_prompt_products(Layer *run, float *y, size_t ldy, const uint8_t *x,
-                                size_t x_bytes) {
-    const Cpu *b = run->b;
-    bool has_blocks = b->k.matmul.block_bytes;
-    run_products(run, y, ldy, PHASE_PREFILL, has_blocks ? b->s.blocks : x,
-                 cpu_row_step(b, run->parts[0].w->n_groups, x_bytes));
+    pool_jobs(b->pool, n_jobs * row_jobs, product_job, run);
 }
 
 /* Rows of sequence number i of the pass. */
@@ -174,8 +182,8 @@ static void gdn_job(void *ctx, int64_t job, int member) {
                            .l = run->l,
                            .key_head = (int32_t)(job % b->c.n_gdn_key_heads),
                            .m = rows.end - rows.first,
-                           .proj = b->s.proj + (size_t)rows.first * (size_t)b->proj_width,
-                           .out = b->s.inner + (size_t)rows.first * b->inner_bytes});
+                           .row = rows.first,
+                           .proj = b->s.proj + (size_t)rows.first * (size_t)b->proj_width});
 }
 
 static void append_job(void *ctx, int64_t job, int member) {
@@ -208,8 +216,11 @@ static void attn_job(void *ctx, int64_t job, int member) {
 
 static void run_mixer(Layer *run) {
     Cpu *b = run->b;
+    run->gain = SLOT_INPUT_NORM;
+    run->branch = NULL;
+    run_rows(run, norm_job);
     run->n_parts = cpu_stage_mixer(run->l, run->parts);
-    run_prompt_products(run, b->s.proj, (size_t)b->proj_width, b->s.in, b->in_bytes);
+    run_products(run, b->s.proj, (size_t)b->proj_width, b->s.in, b->in_bytes);
     cpu_stage_end(b, PHASE_PREFILL, run->l->is_attn ? STAGE_ATTN_IN : STAGE_GDN_IN);
     if (run->l->is_attn) {
         run_rows(run, append_job);
@@ -225,21 +236,8 @@ static void run_mixer(Layer *run) {
     cpu_stage_end(b, PHASE_PREFILL, run->l->is_attn ? STAGE_ATTN : STAGE_GDN);
     run->parts[0] = (StagePart){&run->l->m[run->l->is_attn ? SLOT_ATTN_O : SLOT_GDN_OUT], 0};
     run->n_parts = 1;
-    if (b->k.matmul.block_bytes)
-        run_rows(run, inner_block_job);
-    run_prompt_products(run, b->s.branch, (size_t)b->c.hidden, b->s.inner, b->inner_bytes);
+    run_products(run, b->s.branch, (size_t)b->c.hidden, b->s.inner, b->inner_bytes);
     cpu_stage_end(b, PHASE_PREFILL, run->l->is_attn ? STAGE_ATTN_OUT : STAGE_GDN_OUT);
-}
-
-static void choose_job(void *ctx, int64_t job, int member) {
-    UNUSED(member);
-    Layer *run = ctx;
-    Cpu *b = run->b;
-    Span rows = row_job(run, job);
-    size_t k = (size_t)b->c.top_k;
-    for (int32_t i = rows.first; i < rows.end; i++)
-        cpu_moe_choose(b, b->s.router + (size_t)i * (size_t)b->router_width,
-                       b->s.topk + (size_t)i * k, b->s.topk_weight + (size_t)i * k);
 }
 
 /* At most MATMUL_ROWS places of the lists: rows of active expert number i. */
@@ -291,8 +289,6 @@ static void inner_job(void *ctx, int64_t job, int member) {
     if (job < shared_jobs(run)) {
         int32_t per = inner_jobs(b->c.shared_inner), row = (int32_t)(job / per) * MATMUL_ROWS;
         inner_units(&inner, (int32_t)(job % per), b->c.shared_inner);
-        if (b->k.matmul.block_bytes)
-            inner.in = b->s.blocks;
         cpu_moe_inner_shared(b, &b->members[member], &inner, row,
                              min_i32(MATMUL_ROWS, run->pass->n_rows - row));
         return;
@@ -364,9 +360,9 @@ static void combine_job(void *ctx, int64_t job, int member) {
 static void run_experts(Layer *run) {
     Cpu *b = run->b;
     run->n_parts = cpu_stage_router(run->l, run->parts);
-    // Decode's way: the same inputs choose the same experts in both phases.
-    run_products(run, b->s.router, (size_t)b->router_width, PHASE_DECODE, b->s.in, b->in_bytes);
-    run_rows(run, choose_job);
+    run->gain = SLOT_POST_NORM;
+    run->branch = b->s.branch;
+    run_rows(run, route_job);
     run->lists = cpu_moe_sort(b, b->s.topk, run->pass->n_rows, b->s.order);
     b->n_expert_reads += (uint64_t)run->lists.n_active;
     cpu_stage_end(b, PHASE_PREFILL, STAGE_ROUTER);
@@ -388,9 +384,7 @@ void cpu_prefill_layers(Cpu *b, int32_t first, int32_t end) {
         }
         run.number = layer;
         run.l = &b->model.layers[layer];
-        run_norm(&run, SLOT_INPUT_NORM, NULL);
         run_mixer(&run);
-        run_norm(&run, SLOT_POST_NORM, b->s.branch);
         run_experts(&run);
     }
 }

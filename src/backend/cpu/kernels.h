@@ -88,6 +88,10 @@ typedef struct MatmulKernels {
     size_t (*block_bytes)(int32_t n_groups);
     /* Makes a block of m <= ROW_BLOCK prepared rows x [m] and of rows of zeros. */
     void (*block)(void *to, const void *const *x, int32_t n_groups, int32_t m);
+    /* Makes groups [group, group + n) of rows [row, row + m) of a block from x, m rows of n * 64
+     * f32 that lie ldx apart; its other rows stay as they are. */
+    void (*block_put)(void *to, int32_t row, int32_t m, int32_t group, int32_t n, const float *x,
+                      ptrdiff_t ldx);
     void (*inner)(const MatmulInner *call);
 } MatmulKernels;
 
@@ -198,7 +202,7 @@ void attn_avx512_init(AttnKernels *t);
 void recur_avx512_init(RecurKernels *t);
 void elem_avx512_init(ElemKernels *t);
 
-/* AMX (tile, bf16), on x86-64 alone, and AVX-512 as above, whose decode it has. */
+/* AMX (tile, bf16, int8), on x86-64 alone, and AVX-512 as above, whose decode it has. */
 void matmul_amx_init(MatmulKernels *t);
 void attn_amx_init(AttnKernels *t);
 void recur_amx_init(RecurKernels *t);

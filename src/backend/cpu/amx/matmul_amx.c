@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /* matmul_amx.c - products of prompts with packed weights on bf16 tiles: weights become bf16, sums
- * stay in the tiles over all inputs.
+ * stay in the tiles over all inputs. Of rows that want decode's numbers exact ones on 8-bit tiles.
  *
  * Path:     the passes call it through MatmulKernels, strip range by strip range.
  * Owns:     nothing.  Thread: any.
- * Not here: products of decoded rows (matmul_avx512.c).
+ * Not here: products of few decoded rows (matmul_avx512.c).
  *
  * A weight is scale * code + bias, rounded to f32 and then to bf16, an input is rounded to bf16;
  * one tile instruction adds the products of 16 outputs with 16 rows over 32 inputs. Weights are the
@@ -24,10 +24,12 @@
  * everywhere here, so elements 2j and 2j + 1 are inputs that lie 2 apart. */
 #include "backend/cpu/amx/amx_tile.h"
 #include "backend/cpu/avx512/math_avx512.h"
+#include "backend/cpu/avx512/row_avx512.h"
 #include "backend/cpu/kernels.h"
 #include "base/checked.h"
 
 #include <stdbool.h>
+#include <string.h>
 
 enum {
     PASS_BLOCKS = 4,  // best of 2, 3 and 4
@@ -132,6 +134,31 @@ static void matmul_amx_block(void *to, const void *const *x, int32_t n_groups, i
         transpose(out, rows, at);
         for (int i = 0; i < 4; i++, line += TILE_ROW_BYTES)
             _mm512_store_si512(line, _mm512_maskz_mov_epi32(there, out[i]));
+    }
+}
+
+static void matmul_amx_block_put(void *to, int32_t row, int32_t m, int32_t group, int32_t n,
+                                 const float *x, ptrdiff_t ldx) {
+    _Alignas(64) uint8_t lines[ROW_BLOCK][GROUP_TILES * TILE_ROW_BYTES];
+    const uint8_t *rows[ROW_BLOCK];
+    for (int32_t i = 0; i < ROW_BLOCK; i++)
+        rows[i] = lines[i >= row && i < row + m ? i : row];
+    __mmask16 own = (__mmask16)(((1u << m) - 1) << row);
+    uint8_t *line = (uint8_t *)to + (size_t)group * GROUP_TILES * TILE_BYTES;
+    for (int32_t g = 0; g < n; g++, x += GROUP_INPUTS) {
+        for (int32_t i = 0; i < m; i++)
+            for (int h = 0; h < GROUP_TILES; h++) {
+                const float *from = x + i * ldx + h * TILE_INPUTS;
+                _mm512_store_si512(
+                    lines[row + i] + h * TILE_ROW_BYTES,
+                    elements_round(_mm512_loadu_ps(from), _mm512_loadu_ps(from + 16)));
+            }
+        for (size_t at = 0; at < sizeof lines[0]; at += 16) {
+            __m512i out[4];
+            transpose(out, rows, at);
+            for (int i = 0; i < 4; i++, line += TILE_ROW_BYTES)
+                _mm512_mask_store_epi32(line, own, out[i]);
+        }
     }
 }
 
@@ -462,15 +489,141 @@ static void matmul_amx_inner(const MatmulInner *c) {
     tile_release();
 }
 
+/* ---- exact products of many rows ----
+ *
+ * A row's integers of 16 bits are two digits of 8, and a packed tile of 8-bit codes is a tile as
+ * the CPU reads it: nothing is unpacked. Rows are cut into digits anew for every EXACT_STRIPS
+ * strips and come from far for each call, so calls want few rows and all strips. */
+
+enum {
+    EXACT_ROWS = 16,   // fewer go decode's way
+    EXACT_STRIPS = 16, // most at a time
+};
+
+/* Numbers of tiles: sums of low and high digits, low and high digits of rows, codes. */
+#define SUMS_LOW 0
+#define SUMS_HIGH 1
+#define LOW 2
+#define HIGH 3
+#define CODES 4
+
+/* Integers of one group of 16 rows: 256 high + low, high signed. */
+typedef struct Digits {
+    uint8_t low[ROW_BLOCK][GROUP_INPUTS], high[ROW_BLOCK][GROUP_INPUTS];
+} Digits;
+
+typedef struct ExactWork {
+    _Alignas(64) Digits digits;
+    int32_t sums[2][2][ROW_BLOCK][STRIP_ROWS]; // of two tiles by turns: low, high
+    float out[EXACT_STRIPS][ROW_BLOCK][STRIP_ROWS];
+    const GroupScale *scales[ROW_BLOCK];
+} ExactWork;
+
+static void digits_make(Digits *to, const void *const *x, int32_t g) {
+    // Of four inputs the low bytes, then the high ones; then of all inputs.
+    const __m512i bytes =
+        _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 2, 6, 1, 5, 3, 7, 8, 12, 10, 14, 9, 13, 11, 15));
+    const __m512i even =
+        _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
+    for (int i = 0; i < ROW_BLOCK; i++) {
+        const int16_t *v = ((const GroupCodes *)x[i])[g].v;
+        __m512i a = _mm512_shuffle_epi8(_mm512_load_si512(v), bytes);
+        __m512i b = _mm512_shuffle_epi8(_mm512_load_si512(v + GROUP_INPUTS / 2), bytes);
+        _mm512_store_si512(to->low[i], _mm512_permutex2var_epi32(a, even, b));
+        _mm512_store_si512(to->high[i], _mm512_permutex2var_epi32(a, odd, b));
+    }
+}
+
+/* Adds the sums of a tile of weights, as decode does. */
+static void exact_add(ExactWork *work, int turn, const uint8_t *tile, int32_t g, int32_t s) {
+    const uint16_t *scales = (const uint16_t *)(tile + TILE_BYTES_Q8 - TILE_SCALES);
+    __m512 scale = bf16_load_ps(scales), bias = bf16_load_ps(scales + STRIP_ROWS);
+    for (int i = 0; i < ROW_BLOCK; i++) {
+        __m512i high = _mm512_slli_epi32(_mm512_load_si512(work->sums[turn][1][i]), 8);
+        __m512i sum = _mm512_add_epi32(_mm512_load_si512(work->sums[turn][0][i]), high);
+        float *out = work->out[s][i];
+        _mm512_store_ps(out, tile_add(_mm512_load_ps(out), sum, scale, bias, work->scales[i] + g));
+    }
+}
+
+/* m <= ROW_BLOCK rows by up to EXACT_STRIPS strips. Sums of a tile are added while the next tile
+ * is multiplied. */
+static void exact_block(ExactWork *work, float *const *y, ptrdiff_t at, const uint8_t *w,
+                        int32_t n_groups, int32_t n_strips, const void *const *x, int32_t m) {
+    const void *rows[ROW_BLOCK];
+    for (int32_t i = 0; i < ROW_BLOCK; i++) {
+        rows[i] = x[i < m ? i : 0];
+        work->scales[i] = row_scales(rows[i], n_groups);
+    }
+    memset(work->out, 0, sizeof work->out[0] * (size_t)n_strips);
+    const uint8_t *before = NULL;
+    int32_t n_tiles = n_groups * n_strips, g = 0, s = 0, g_before = 0, s_before = 0;
+    for (int32_t i = 0; i < n_tiles; i++) {
+        const uint8_t *tile = w + ((size_t)s * (size_t)n_groups + (size_t)g) * TILE_BYTES_Q8;
+        if (s == 0) {
+            digits_make(&work->digits, rows, g);
+            tile_fence();
+            TILE(loadd)(LOW, work->digits.low, GROUP_INPUTS);
+            TILE(loadd)(HIGH, work->digits.high, GROUP_INPUTS);
+        }
+        TILE(loadd)(CODES, tile, 64);
+        TILE(zero)(SUMS_LOW);
+        TILE(zero)(SUMS_HIGH);
+        TILE(dpbuud)(SUMS_LOW, LOW, CODES);
+        TILE(dpbsud)(SUMS_HIGH, HIGH, CODES);
+        TILE(stored)(SUMS_LOW, work->sums[i % 2][0], 64);
+        TILE(stored)(SUMS_HIGH, work->sums[i % 2][1], 64);
+        tile_fence();
+        if (before)
+            exact_add(work, (i + 1) % 2, before, g_before, s_before);
+        before = tile;
+        g_before = g;
+        s_before = s;
+        if (++s == n_strips) {
+            s = 0;
+            g++;
+        }
+    }
+    exact_add(work, (n_tiles + 1) % 2, before, g_before, s_before);
+    for (int32_t i = 0; i < m; i++)
+        for (s = 0; s < n_strips; s++)
+            _mm512_storeu_ps(y[i] + at + (ptrdiff_t)s * STRIP_ROWS,
+                             _mm512_load_ps(work->out[s][i]));
+}
+
+/* decode_q8 to the bit. What rows hold in 16 bits and weights in 8 goes through the tiles as two
+ * digits and one, so that the tiles' whole numbers are decode's, and all else is done as there. */
+static void matmul_amx_exact_q8(float *const *y, const uint8_t *w, int32_t n_groups,
+                                int32_t n_strips, const void *const *x, int32_t m,
+                                const uint8_t *next) {
+    static const uint8_t tiles[TILE_N] = {16, 16, 16, 16, 16, 0, 0, 0};
+    if (m < EXACT_ROWS) {
+        exact_kernels().decode_q8(y, w, n_groups, n_strips, x, m, next);
+        return;
+    }
+    ExactWork work;
+    tile_configure(tiles);
+    for (int32_t s = 0; s < n_strips; s += EXACT_STRIPS) {
+        const uint8_t *from = w + (size_t)s * (size_t)n_groups * TILE_BYTES_Q8;
+        for (int32_t i = 0; i < m; i += ROW_BLOCK)
+            exact_block(&work, y + i, (ptrdiff_t)s * STRIP_ROWS, from, n_groups,
+                        min_i32(EXACT_STRIPS, n_strips - s), x + i, min_i32(ROW_BLOCK, m - i));
+    }
+    tile_release();
+}
+
 void matmul_amx_init(MatmulKernels *t) {
     matmul_avx512_init(t);
     t->column = "amx";
+    t->decode_q8 = matmul_amx_exact_q8;
     t->row_bytes = matmul_amx_row_bytes;
     t->prepare = matmul_amx_prepare;
     t->prefill_q4 = matmul_amx_q4;
     t->prefill_q8 = matmul_amx_q8;
     t->block_bytes = matmul_amx_block_bytes;
     t->block = matmul_amx_block;
+    t->block_put = matmul_amx_block_put;
     t->inner = matmul_amx_inner;
     t->chunk_bytes = 1152 << 10; // rows come from L3 once for these
 }
