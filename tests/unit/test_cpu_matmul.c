@@ -326,7 +326,7 @@ static void shape_extreme(Random *r, float *x, int32_t k, int32_t kind) {
         case 2: x[i] = 1e-45f * (float)(i % 7); break;
         case 3: x[i] = 3e38f * (random_unit(r) - 0.5f); break;
         case 4: x[i] = i == k / 2 ? NAN : 1; break;
-        case 5: x[i] = i == 3 ? INFINITY : i == k - 1 ? -INFINITY : -1; break;
+        case 5: x[i] = i == 3 || i == 4 ? INFINITY : i == k - 1 ? -INFINITY : -1; break;
         default: x[i] = random_normal(r); break;
         }
 }

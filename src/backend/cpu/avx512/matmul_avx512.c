@@ -54,9 +54,10 @@ static void matmul_avx512_prepare(void *row, int32_t n_groups, int32_t group, in
             _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128(_mm512_reduce_max_epi32(top))));
         // Below 1e-30 the reciprocal would overflow; nothing of that size reaches an output.
         float scale = max > 1e-30f ? 32767.0f / max : 0.0f;
+        __mmask16 mask = isfinite(max) ? 0xffff : 0; // of numbers; a sum of others could overflow
         __m512i sum = _mm512_setzero_si512();
         for (int i = 0; i < 4; i++) {
-            __m512i v = _mm512_cvtps_epi32(_mm512_mul_ps(in[i], _mm512_set1_ps(scale)));
+            __m512i v = _mm512_maskz_cvtps_epi32(mask, _mm512_mul_ps(in[i], _mm512_set1_ps(scale)));
             _mm256_store_si256((__m256i *)codes[g].v + i, codes_of(v));
             sum = _mm512_add_epi32(sum, v);
         }
