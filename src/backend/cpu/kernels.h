@@ -109,8 +109,8 @@ static inline size_t kv_v_index(int32_t d, int32_t key) {
 enum { ATTN_PART = ATTN_HEAD + 2 }; // f32 of one head's partial result: maximum, sum, o[256]
 
 /* Attention over paged keys. Scores are q . k: q comes scaled. Softmax runs online over blocks of
- * 64 keys at absolute positions. A column may round weights to bf16 (avx512: of decoded rows, where
- * n_keys is above 256; amx: of prompts); their sum is then that of the rounded ones. */
+ * 64 keys at absolute positions. The amx column
+ * rounds the weights of prompts to bf16; their sum is then that of the rounded ones. */
 typedef struct AttnKernels {
     const char *column;
     bool is_f32_kv; // what the KV blocks hold

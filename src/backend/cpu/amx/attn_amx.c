@@ -84,6 +84,13 @@ static void scores_make(const Work *w, size_t row, const uint32_t *k) {
     }
 }
 
+/* Two lines of values, of keys first and second, as pairs of keys: columns 0 to 15, 16 to 31. (A
+ * line has columns c and c + 16 in a lane.) */
+static inline void keys_pair(__m512i to[2], __m512i first, __m512i second) {
+    to[0] = _mm512_mask_blend_epi16(0xaaaaaaaa, first, _mm512_slli_epi32(second, 16));
+    to[1] = _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_srli_epi32(first, 16), second);
+}
+
 /* The values of the first n keys of a block as pairs of keys, the others as zeros; returns the
  * first key with a value that is no number, or KV_KEYS. */
 static int32_t values_pack(const Work *w, const uint32_t *v, int32_t n) {

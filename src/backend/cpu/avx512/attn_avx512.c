@@ -2,11 +2,6 @@
 /* attn_avx512.c - attention over paged bf16 keys and values: scores by bf16 pairs (queries are
  * bf16 numbers, so their products are exact), values widened in registers.
  *
- * Where a part of a decoded row's context has over LONG_KEYS keys, their weights are rounded to
- * bf16 and values multiplied in pairs of keys: two thirds of the instructions, without which the
- * core and not memory would bind. Each weight is then off by up to 2^-8 of itself, as each value
- * already is.
- *
  * Path:     the passes call it through AttnKernels, one KV head at a time.
  * Owns:     nothing.  Thread: any.
  * Not here: the layout of KV blocks (kernels.h), norms and rotation (elem_avx512.c). */
@@ -23,7 +18,6 @@
 enum {
     HEADS = 8,    // query heads that share the registers of one pass over a block
     MAX_REGS = 4, // of sums of one head
-    LONG_KEYS = 256,
 };
 
 /* Rows are (token, head). Sizes for `heads` heads a KV head and ATTN_TOKENS tokens. */
@@ -65,13 +59,13 @@ typedef struct Rows {
 } Rows;
 
 /* scores [heads][64] of all keys of a block, `regs` registers of them at a time. Meanwhile the
- * first quarter (is_long, a constant: half) of the block that follows, which lies anywhere, is
- * fetched into L2 from *ask on: scores take a third (half) of the time of both, and lines asked for
- * faster than memory gives them make the loads of this block wait. heads and regs are constants
- * with heads * regs <= 16, half of the registers. */
+ * first quarter of the block that follows, which lies anywhere, is fetched into L2 from *ask on:
+ * scores take a third of the time that values take, and lines asked for faster than memory gives
+ * them make the loads of this block wait. heads and regs are constants with heads * regs <= 16,
+ * half of the registers. */
 static inline __attribute__((always_inline)) void score_heads(float *scores, const uint32_t *q,
                                                               const uint32_t *k, const char **ask,
-                                                              int heads, int regs, bool is_long) {
+                                                              int heads, int regs) {
     for (int key = 0; key < KV_KEYS; key += 16 * regs) {
         __m512 acc[HEADS][MAX_REGS];
         for (int h = 0; h < heads; h++)
@@ -79,7 +73,7 @@ static inline __attribute__((always_inline)) void score_heads(float *scores, con
                 acc[h][r] = _mm512_setzero_ps();
         for (int p = 0; p < PAIRS; p++) {
             ptrdiff_t at = p * KV_KEYS + key;
-            for (int i = 0; i < regs / (is_long ? 1 : 2); i++, *ask += 64)
+            for (int r = 0; r < regs; r += 2, *ask += 64)
                 _mm_prefetch(*ask, _MM_HINT_T1);
             for (int h = 0; h < heads; h++) {
                 __m512bh pair = (__m512bh)_mm512_set1_epi32((int32_t)q[h * PAIRS + p]);
@@ -94,13 +88,12 @@ static inline __attribute__((always_inline)) void score_heads(float *scores, con
     }
 }
 
-/* o = factor o + the first n weighted values, `regs` registers of columns at a time; meanwhile the
- * rest of a block is fetched from `ask` on. is_long (a constant): pairs of keys by weights that
- * soften left in bf16. */
-static inline __attribute__((always_inline)) void
-weigh_heads(const Rows *rows, const float *factor, const float *weights, const uint32_t *v,
-            const char *ask, int32_t n, int heads, int regs, bool is_long) {
-    const int keys = is_long ? 2 : 1; // of a product
+/* o = factor o + the first n weighted values, `regs` registers of columns at a time; meanwhile
+ * three quarters of a block are fetched from `ask` on. */
+static inline __attribute__((always_inline)) void weigh_heads(const Rows *rows, const float *factor,
+                                                              const float *weights,
+                                                              const uint32_t *v, const char *ask,
+                                                              int32_t n, int heads, int regs) {
     for (int column = 0; column < ATTN_HEAD; column += 16 * regs) {
         float *o = rows->o + column;
         __m512 acc[HEADS][MAX_REGS];
@@ -108,29 +101,20 @@ weigh_heads(const Rows *rows, const float *factor, const float *weights, const u
             for (int r = 0; r < regs; r++)
                 acc[h][r] = _mm512_mul_ps(_mm512_set1_ps(factor[h]),
                                           _mm512_loadu_ps(o + h * rows->ldo + 16 * r));
-        for (int32_t key = 0; key < n; key += keys) {
-            const uint32_t *at = v + (ptrdiff_t)key * PAIRS + column / 2;
-            __m512i value[MAX_REGS];
+        for (int32_t key = 0; key < n; key++) {
+            ptrdiff_t at = (ptrdiff_t)key * PAIRS + column / 2;
+            __m512 value[MAX_REGS];
             for (int r = 0; r < regs; r += 2) {
-                __m512i line = _mm512_loadu_si512(at + 8 * r), second = _mm512_setzero_si512();
-                for (int32_t i = 0; i < (is_long ? 2 : 1 + key % 2); i++, ask += 64)
+                __m512i pairs = _mm512_loadu_si512(v + at + 8 * r);
+                for (int32_t i = 0; i <= key % 2; i++, ask += 64)
                     _mm_prefetch(ask, _MM_HINT_T1);
-                if (is_long && key + 1 < n)
-                    second = _mm512_loadu_si512(at + PAIRS + 8 * r);
-                if (is_long) {
-                    keys_pair(value + r, line, second);
-                } else {
-                    value[r] = _mm512_castps_si512(bf16_low_ps(line));
-                    value[r + 1] = _mm512_castps_si512(bf16_high_ps(line));
-                }
+                value[r] = bf16_low_ps(pairs);
+                value[r + 1] = bf16_high_ps(pairs);
             }
             for (int h = 0; h < heads; h++) {
-                __m512 weight = _mm512_set1_ps(weights[h * KV_KEYS + key / keys]);
+                __m512 weight = _mm512_set1_ps(weights[h * KV_KEYS + key]);
                 for (int r = 0; r < regs; r++)
-                    acc[h][r] =
-                        is_long ? _mm512_dpbf16_ps(acc[h][r], (__m512bh)value[r],
-                                                   (__m512bh)_mm512_castps_si512(weight))
-                                : _mm512_fmadd_ps(weight, _mm512_castsi512_ps(value[r]), acc[h][r]);
+                    acc[h][r] = _mm512_fmadd_ps(weight, value[r], acc[h][r]);
             }
         }
         for (int h = 0; h < heads; h++)
@@ -143,14 +127,14 @@ weigh_heads(const Rows *rows, const float *factor, const float *weights, const u
 static inline __attribute__((always_inline)) void add_heads(float *scores, Rows *rows,
                                                             const uint32_t *block,
                                                             const uint32_t *next, int32_t n,
-                                                            int heads, int regs, bool is_long) {
+                                                            int heads, int regs) {
     float factor[HEADS];
     const char *ask = (const char *)next;
-    score_heads(scores, rows->q, block, &ask, heads, regs, is_long);
+    score_heads(scores, rows->q, block, &ask, heads, regs);
     for (int h = 0; h < heads; h++)
         factor[h] = soften(scores + h * KV_KEYS, n, rows->max + h * rows->ldm,
-                           rows->sum + h * rows->ldm, is_long);
-    weigh_heads(rows, factor, scores, block + KV_ELEMENTS / 2, ask, n, heads, regs, is_long);
+                           rows->sum + h * rows->ldm, false);
+    weigh_heads(rows, factor, scores, block + KV_ELEMENTS / 2, ask, n, heads, regs);
     rows->q += heads * PAIRS;
     rows->o += heads * rows->ldo;
     rows->max += heads * rows->ldm;
@@ -159,22 +143,20 @@ static inline __attribute__((always_inline)) void add_heads(float *scores, Rows 
 
 /* The same for any number of heads: the more share a pass, the less often the block is read from
  * L2. next: the block that will follow, or block itself. */
-static inline __attribute__((always_inline)) void add_block(float *scores, Rows rows, int32_t heads,
-                                                            const uint32_t *block,
-                                                            const uint32_t *next, int32_t n,
-                                                            bool is_long) {
+static void add_block(float *scores, Rows rows, int32_t heads, const uint32_t *block,
+                      const uint32_t *next, int32_t n) {
     for (; heads >= 8; heads -= 8, next = block)
-        add_heads(scores, &rows, block, next, n, 8, 2, is_long);
+        add_heads(scores, &rows, block, next, n, 8, 2);
     if (heads & 4) {
-        add_heads(scores, &rows, block, next, n, 4, 4, is_long);
+        add_heads(scores, &rows, block, next, n, 4, 4);
         next = block;
     }
     if (heads & 2) {
-        add_heads(scores, &rows, block, next, n, 2, 4, is_long);
+        add_heads(scores, &rows, block, next, n, 2, 4);
         next = block;
     }
     if (heads & 1)
-        add_heads(scores, &rows, block, next, n, 1, 4, is_long);
+        add_heads(scores, &rows, block, next, n, 1, 4);
 }
 
 static void attn_avx512_decode(float *part, const float *q, int32_t heads,
@@ -191,11 +173,7 @@ static void attn_avx512_decode(float *part, const float *q, int32_t heads,
     for (int32_t at = 0; at < n_keys; at += KV_KEYS) {
         const void *const *block = blocks + at / KV_KEYS;
         const void *ask = at + KV_KEYS < n_keys ? block[1] : next ? next : block[0];
-        int32_t n = min_i32(KV_KEYS, n_keys - at);
-        if (n_keys > LONG_KEYS)
-            add_block(w.scores, rows, heads, block[0], ask, n, true);
-        else
-            add_block(w.scores, rows, heads, block[0], ask, n, false);
+        add_block(w.scores, rows, heads, block[0], ask, min_i32(KV_KEYS, n_keys - at));
     }
 }
 
@@ -217,7 +195,7 @@ static void attn_avx512_prefill(float *out, const float *q, int32_t heads,
                         w.max + row,       w.sum + row,           1};
             bool is_last = t + 1 == n_tokens && at + KV_KEYS < pos0 + n_tokens;
             add_block(w.scores, one, heads, blocks[at / KV_KEYS], blocks[at / KV_KEYS + is_last],
-                      min_i32(KV_KEYS, pos0 + t + 1 - at), false);
+                      min_i32(KV_KEYS, pos0 + t + 1 - at));
         }
     for (size_t i = 0; i < rows; i++)
         for (int d = 0; d < ATTN_HEAD; d += 16) {

@@ -33,13 +33,6 @@ static inline __m512 half_ps(__m512i halves, int i) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
 }
 
-/* Two lines of values, of keys first and second, as pairs of keys: columns 0 to 15, 16 to 31. (A
- * line has columns c and c + 16 in a lane.) */
-static inline void keys_pair(__m512i to[2], __m512i first, __m512i second) {
-    to[0] = _mm512_mask_blend_epi16(0xaaaaaaaa, first, _mm512_slli_epi32(second, 16));
-    to[1] = _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_srli_epi32(first, 16), second);
-}
-
 /* Turns the scores of n keys into weights below the new maximum; returns the factor for what was
  * summed before. is_bf16 (a constant): weights become bf16, in order, in the first half of scores,
  * and the sum is theirs. */
