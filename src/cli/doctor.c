@@ -50,9 +50,9 @@ static void doctor_cpu_flags(char *out, size_t size) {
 
 /* The features that kernels are chosen by. */
 static void doctor_features(char *out, size_t size) {
-    static const char *const wanted[] = {"avx2",        "fma",         "avx512f",  "avx512bw",
-                                         "avx512_vnni", "avx512_bf16", "amx_tile", "amx_bf16",
-                                         "asimd",       "asimddp",     "i8mm",     "bf16"};
+    static const char *const wanted[] = {
+        "avx2",     "fma",      "avx512f", "avx512bw", "avx512_vnni", "avx512_bf16", "amx_tile",
+        "amx_bf16", "amx_int8", "asimd",   "asimddp",  "i8mm",        "bf16"};
     char flags[8192];
     doctor_cpu_flags(flags, sizeof flags);
     size_t used = 0;
@@ -82,7 +82,7 @@ static const DoctorColumn DOCTOR_COLUMNS[] = {
 #else
     {COLUMN_AVX2, "avx2", "avx2 fma"},
     {COLUMN_AVX512, "avx512", "avx512f avx512bw avx512dq avx512vl avx512_vnni avx512_bf16"},
-    {COLUMN_AMX, "amx", "avx512_vnni avx512_bf16 amx_tile amx_bf16"},
+    {COLUMN_AMX, "amx", "avx512_vnni avx512_bf16 amx_tile amx_bf16 amx_int8"},
 #endif
 };
 

@@ -48,8 +48,8 @@ static void queries(const Cache *c, Random *r, float *q, size_t n) {
         q[i] = on_grid(c, q[i]) / 16.0f;
 }
 
-/* out [D] of keys [first, end) in f64; spread [D]: what weights that are each off by 1 of
- * themselves, independently, would move it by (rms). */
+/* out [D] of keys [first, end) in f64; spread [D] (may be NULL): what weights that are each off by
+ * 1 of themselves, independently, would move it by (rms). */
 static void judge(const Cache *c, const float *q, int32_t first, int32_t end, double *out,
                   double *spread) {
     double top = -INFINITY, sum = 0, scores[BLOCKS * KV_KEYS];
@@ -66,8 +66,9 @@ static void judge(const Cache *c, const float *q, int32_t first, int32_t end, do
         for (int d = 0; d < D; d++)
             out[d] += p * (double)c->v[key * D + d];
     }
-    for (int d = 0; d < D; d++) {
+    for (int d = 0; d < D; d++)
         out[d] /= sum;
+    for (int d = 0; d < D && spread; d++) {
         double squares = 0;
         for (int32_t key = first; key < end; key++) {
             double off = exp(scores[key] - top) * ((double)c->v[key * D + d] - out[d]);
@@ -84,8 +85,9 @@ static double bound(float size) { return 4e-5 * fmax(1.0, (double)size / 5); }
  * evenly spread errors. */
 static double weight_error(bool is_bf16) { return is_bf16 ? 5 * ldexp(1, -8) / sqrt(3) : 0; }
 
-static void decode_parts(const AttnKernels *t, Random *r, int32_t heads, int32_t n, int32_t per,
-                         float size) {
+/* In parts of `per` keys. */
+static void decode_case(const AttnKernels *t, Random *r, int32_t heads, int32_t n, int32_t per,
+                        float size) {
     Cache c;
     cache_open(&c, t, r, n, size);
     size_t scratch_bytes = t->scratch_bytes(heads);
@@ -100,8 +102,8 @@ static void decode_parts(const AttnKernels *t, Random *r, int32_t heads, int32_t
                   (const void *const *)c.blocks + i * per / KV_KEYS, min_i32(per, n - i * per),
                   i + 1 < n_parts ? c.blocks[(i + 1) * per / KV_KEYS] : NULL, scratch);
     for (int32_t h = 0; h < heads; h++) {
-        double want[D], spread[D];
-        judge(&c, q + h * D, 0, n, want, spread);
+        double want[D];
+        judge(&c, q + h * D, 0, n, want, NULL);
         t->merge(out, part + h * ATTN_PART, (ptrdiff_t)np, n_parts);
         for (int d = 0; d < D; d++)
             ASSERT_NEAR(out[d], want[d], bound(size), "%s decode, %d heads, %d keys: head %d, %d",
@@ -112,10 +114,6 @@ static void decode_parts(const AttnKernels *t, Random *r, int32_t heads, int32_t
     guard_free_f32(out, D);
     guard_free(scratch, scratch_bytes);
     cache_close(&c);
-}
-
-static void decode_case(const AttnKernels *t, Random *r, int32_t heads, int32_t n, float size) {
-    decode_parts(t, r, heads, n, 2 * KV_KEYS, size);
 }
 
 static void prefill_case(const AttnKernels *t, Random *r, int32_t heads, int32_t pos0,
@@ -161,17 +159,6 @@ static void sweep(void (*run)(const AttnKernels *, Random *, int32_t, int32_t, i
     }
 }
 
-static void run_decode(const AttnKernels *t, Random *r, int32_t heads, int32_t n, int32_t unused,
-                       float size) {
-    UNUSED(unused);
-    decode_case(t, r, heads, n, size);
-}
-
-static void run_decode_long(const AttnKernels *t, Random *r, int32_t heads, int32_t n, int32_t per,
-                            float size) {
-    decode_parts(t, r, heads, n, per, size);
-}
-
 /* Parts of over 256 keys, the last one shorter or not. */
 static void decode_of_long_parts(void **state) {
     UNUSED(state);
@@ -179,10 +166,10 @@ static void decode_of_long_parts(void **state) {
     static const int32_t heads[] = {1, 2, 3, 4, 7, 8, 9, 16}, n[] = {256, 257, 258, 319, 320, 384};
     for (size_t h = 0; h < COUNT_OF(heads); h++)
         for (size_t i = 0; i < COUNT_OF(n); i++) {
-            sweep(run_decode_long, &r, heads[h], n[i], 6 * KV_KEYS, 1.0f);
-            sweep(run_decode_long, &r, heads[h], n[i], 5 * KV_KEYS, 4.0f);
+            sweep(decode_case, &r, heads[h], n[i], 6 * KV_KEYS, 1.0f);
+            sweep(decode_case, &r, heads[h], n[i], 5 * KV_KEYS, 4.0f);
         }
-    sweep(run_decode_long, &r, 8, 300, 6 * KV_KEYS, 100.0f);
+    sweep(decode_case, &r, 8, 300, 6 * KV_KEYS, 100.0f);
 }
 
 static void decode_around_the_block_edges(void **state) {
@@ -191,7 +178,7 @@ static void decode_around_the_block_edges(void **state) {
     static const int32_t heads[] = {1, 2, 3, 4, 7, 8, 9, 16}, n[] = {1, 63, 64, 65, 128, 129, 300};
     for (size_t h = 0; h < COUNT_OF(heads); h++)
         for (size_t i = 0; i < COUNT_OF(n); i++)
-            sweep(run_decode, &r, heads[h], n[i], 0, 1.0f);
+            sweep(decode_case, &r, heads[h], n[i], 2 * KV_KEYS, 1.0f);
 }
 
 static void prefill_around_the_block_edges(void **state) {
@@ -208,9 +195,9 @@ static void prefill_around_the_block_edges(void **state) {
 static void extreme_scores(void **state) {
     UNUSED(state);
     Random r = random_open(__func__);
-    sweep(run_decode, &r, 8, 200, 0, 100.0f);
+    sweep(decode_case, &r, 8, 200, 2 * KV_KEYS, 100.0f);
     sweep(prefill_case, &r, 8, 190, 16, 100.0f);
-    sweep(run_decode, &r, 8, 200, 0, 1e-30f);
+    sweep(decode_case, &r, 8, 200, 2 * KV_KEYS, 1e-30f);
 }
 
 /* A key that is no number reaches the rows that see it and no other. */

@@ -471,12 +471,11 @@ static void bf16_rows_know_nothing_of_extreme_neighbours(void **state) {
 /* inner gives what products, SwiGLU, preparation and block give one by one. */
 static void check_expert(Random *r, const KernelTable *k, int32_t m, int32_t gate_bits,
                          int32_t up_bits, int32_t strip, int32_t n_strips) {
-    enum { INNER = 192, GROUPS = INNER / GROUP_INPUTS, OUT = 48 };
+    enum { INNER = 192, GROUPS = INNER / GROUP_INPUTS };
     const MatmulKernels *t = &k->matmul;
-    Case gate, up, down;
+    Case gate, up, inner = {.k = INNER, .n_groups = GROUPS};
     case_open(&gate, r, INNER, 3, gate_bits, 0.05f);
     case_open(&up, r, INNER, 3, up_bits, 0.05f);
-    case_open(&down, r, OUT, GROUPS, gate_bits, 0.05f);
     float *x = malloc(sizeof *x * (size_t)(m * gate.k));
     float *g = malloc(sizeof *g * (size_t)(m * INNER)),
           *u = malloc(sizeof *u * (size_t)(m * INNER));
@@ -487,8 +486,8 @@ static void check_expert(Random *r, const KernelTable *k, int32_t m, int32_t gat
     run(t, &gate, 1, x, m, NULL, g);
     run(t, &up, 1, x, m, NULL, u);
     k->elem.swiglu(g, g, u, m * INNER);
-    rows_open(t, &down, g, m, act_rows);
-    uint8_t *want = blocks_open(t, &down, act_rows, m, want_in);
+    rows_open(t, &inner, g, m, act_rows);
+    uint8_t *want = blocks_open(t, &inner, act_rows, m, want_in);
     size_t size = t->block_bytes(GROUPS) * (size_t)div_up_i32(m, ROW_BLOCK);
     uint8_t *act = guard_alloc(size);
     memcpy(act, want, size);
@@ -503,8 +502,8 @@ static void check_expert(Random *r, const KernelTable *k, int32_t m, int32_t gat
         assert_memory_equal(act, want, size);
     }
     guard_free(act, size);
-    blocks_close(t, &down, m, want);
-    rows_close(t, &down, m, act_rows);
+    blocks_close(t, &inner, m, want);
+    rows_close(t, &inner, m, act_rows);
     blocks_close(t, &gate, m, blocks);
     rows_close(t, &gate, m, rows);
     free(x);
@@ -512,7 +511,6 @@ static void check_expert(Random *r, const KernelTable *k, int32_t m, int32_t gat
     free(u);
     case_close(&gate);
     case_close(&up);
-    case_close(&down);
 }
 
 static void expert_calls_give_what_their_parts_give(void **state) {

@@ -42,7 +42,7 @@ static void carve_member(const Cpu *b, CpuMember *me, Carver *c) {
     size_t heads = (size_t)(b->c.n_q_heads / b->c.n_kv_heads);
     me->x = carve_f32(c, decode * hidden);
     me->in = carve(c, decode, b->in_bytes);
-    me->norm = carve_f32(c, (b->k.matmul.block_bytes ? ROW_BLOCK : 1) * hidden);
+    me->norm = carve_f32(c, ROW_BLOCK * hidden);
     me->topk = carve_i32(c, decode * k);
     me->topk_weight = carve_f32(c, decode * k);
     me->order = carve_i32(c, cpu_moe_list_ints(&b->c, b->max_decode));

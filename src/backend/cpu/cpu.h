@@ -25,8 +25,7 @@ enum {
 typedef struct CpuMember {
     float *x;            // decode: [max_decode][H] residual stream; every member has the same
     uint8_t *in;         // decode: [max_decode] prepared rows of H
-    float *norm;         // [H] a normed row before it is prepared; where the column has blocks
-                         // [ROW_BLOCK][H]
+    float *norm;         // [ROW_BLOCK][H] normed rows before they are prepared
     int32_t *topk;       // decode: [max_decode][K]
     float *topk_weight;  // decode: [max_decode][K]
     int32_t *order;      // decode: see ExpertLists

@@ -71,21 +71,20 @@ static void norm_row(Layer *run, float *norm, int32_t row) {
 static void norm_job(void *ctx, int64_t job, int member) {
     Layer *run = ctx;
     Cpu *b = run->b;
-    int32_t step = b->k.matmul.block_bytes ? ROW_BLOCK : 1;
+    size_t hidden = (size_t)b->c.hidden;
+    float *norm = b->members[member].norm;
     Span rows = row_job(run, job);
-    RowsPut put = {.phase = PHASE_PREFILL,
-                   .rows = b->s.in,
-                   .bytes = b->in_bytes,
-                   .n_groups = b->c.hidden / GROUP_INPUTS,
-                   .n = b->c.hidden / GROUP_INPUTS,
-                   .x = b->members[member].norm,
-                   .ldx = (size_t)b->c.hidden};
-    for (put.row = rows.first; put.row < rows.end; put.row += step) {
-        put.m = min_i32(step, rows.end - put.row);
-        for (int32_t i = 0; i < put.m; i++)
-            norm_row(run, b->members[member].norm + (size_t)i * put.ldx, put.row + i);
-        cpu_put_rows(b, &put);
-    }
+    for (int32_t i = rows.first; i < rows.end; i++)
+        norm_row(run, norm + (size_t)(i - rows.first) * hidden, i);
+    cpu_put_rows(b, &(RowsPut){.phase = PHASE_PREFILL,
+                               .rows = b->s.in,
+                               .bytes = b->in_bytes,
+                               .n_groups = b->c.hidden / GROUP_INPUTS,
+                               .row = rows.first,
+                               .m = rows.end - rows.first,
+                               .n = b->c.hidden / GROUP_INPUTS,
+                               .x = norm,
+                               .ldx = hidden});
 }
 
 /* x += branch, norm, preparation, router and choice, all of it as decode does it: the same inputs
