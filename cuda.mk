@@ -8,8 +8,10 @@
 # where there is no card.
 
 CUDA ?= 1
-NVCC ?= $(firstword $(wildcard $(CUDA_HOME)/bin/nvcc) $(shell command -v nvcc 2>/dev/null) \
+ifeq ($(origin NVCC),undefined) # made at once: CUDA_HOME, where nobody gave it, comes from it
+NVCC := $(firstword $(wildcard $(CUDA_HOME)/bin/nvcc) $(shell command -v nvcc 2>/dev/null) \
         $(wildcard /usr/local/cuda/bin/nvcc))
+endif
 CUDA_VERSION := $(if $(NVCC),$(shell $(NVCC) --version 2>/dev/null | sed -n 's/.*release \([0-9]*\)\.\([0-9]*\).*/\1 \2/p'))
 CUDA_IS_GOOD := $(shell set -- $(CUDA_VERSION) 0 0; [ $$1 -gt 12 ] || { [ $$1 -eq 12 ] && [ $$2 -ge 4 ]; } && echo 1)
 CUDA_KERNELS := $(sort $(wildcard src/backend/cuda/*.cu))

@@ -221,3 +221,14 @@ def test_zsh_completes(installed, tmp_path):
                 t.send("\x15")
     finally:
         t.close()
+
+
+def test_a_compiler_for_cards_is_found_by_its_path_alone(tmp_path):
+    nvcc = tmp_path / "bin/nvcc"
+    nvcc.parent.mkdir()
+    nvcc.write_text('#!/bin/sh\necho "Cuda compilation tools, release 12.6, V12.6.20"\n')
+    nvcc.chmod(0o755)
+    done = subprocess.run(["make", "-n", "-p", "help"], cwd=ROOT, capture_output=True, text=True, timeout=60,
+                          env={"PATH": f"{nvcc.parent}:/usr/bin:/bin"})
+    assert done.returncode == 0, done.stderr
+    assert f"\nNVCC := {nvcc}\n" in done.stdout and "\nHAS_CUDA := 1\n" in done.stdout
