@@ -46,6 +46,8 @@ struct Backend {
     int32_t n_half;
     int32_t half_layer; // the first that they have not gone through
     uint64_t n_lists;   // of copies that were begun
+    Pool *meter_pool;   // NULL: nothing was measured yet
+    Meter *meter;
 };
 
 /* NULL: not in this binary. */
@@ -230,6 +232,8 @@ void backend_close(Backend *b) {
     if (!b)
         return;
     b->table->close(b->self);
+    meter_close(b->meter);
+    pool_close(b->meter_pool);
     mem_free(b->had_sampler);
     mem_free(b->slot_stamp);
     mem_free(b->sampler_stamp);
@@ -649,14 +653,11 @@ Status backend_meter(Backend *b, BackendMeter *out, size_t bytes, double seconds
         return err_set(err, STATUS_INVALID, "meter: %d steps are unfinished", b->n_unfinished);
     if (b->table->meter)
         return b->table->meter(b->self, out, err);
-    Pool *pool = NULL;
-    BackendMeter m = {0};
-    TRY(pool_open(&pool, b->plan.n_threads, err));
-    Status status = meter_read_gb_s(&m.read_gb_s, pool, bytes, err);
-    if (status == STATUS_OK) {
-        m.matrix_tflops = meter_matrix_tflops(pool, seconds, &m.unit);
-        *out = m;
-    }
-    pool_close(pool);
-    return status;
+    if (!b->meter_pool)
+        TRY(pool_open(&b->meter_pool, b->plan.n_threads, err));
+    if (!b->meter)
+        TRY(meter_open(&b->meter, b->meter_pool, bytes, err));
+    *out = (BackendMeter){.read_gb_s = meter_read_gb_s(b->meter)};
+    out->matrix_tflops = meter_matrix_tflops(b->meter_pool, seconds, &out->unit);
+    return STATUS_OK;
 }

@@ -231,7 +231,8 @@ typedef struct BackendMeter {
 /* Measures the device's memory and its fastest unit for the products of the kernels.
  * bytes    to read, of each CPU thread, and
  * seconds  to multiply, each unit (a card does what suits it)
- * Cost:    memory for what is read. No step may be unfinished (STATUS_INVALID). */
+ * Cost:    memory for what is read; it stays, with the bytes of the first call, until the backend
+ * is closed. No step may be unfinished (STATUS_INVALID). */
 NODISCARD Status backend_meter(Backend *b, BackendMeter *out, size_t bytes, double seconds,
                                Err *err);
 

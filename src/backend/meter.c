@@ -2,7 +2,7 @@
 /* meter.c - streaming reads and register-only products on all threads.
  *
  * Path:     backend.c (`bench`), doctor.
- * Owns:     nothing past a call.  Thread: one; the work runs on the pool.
+ * Owns:     the memory that is read.  Thread: one; the work runs on the pool.
  *
  * A meter that does not reach what the machine can do makes every share of a bound look good. So
  * both loops are written like kernels: named registers and unrolled by hand (an array of sums goes
@@ -135,7 +135,7 @@ static const ReadFn *read_ways(void) {
     return plain;
 }
 
-typedef struct ReadRun {
+struct Meter {
     Pool *pool;
     char *memory[LIMIT_THREADS]; // each member fills its own, so that the pages are near it
     size_t bytes;                // of each
@@ -143,49 +143,65 @@ typedef struct ReadRun {
     int64_t start_ns, end_ns; // written by member 0 between barriers
     _Atomic bool is_short;    // a member found no memory
     _Atomic uint64_t sink;    // keeps the loads from being dropped
-} ReadRun;
+};
 
 static void meter_fill(void *ctx, int member, int n_members) {
     UNUSED(n_members);
-    ReadRun *run = ctx;
-    run->memory[member] = mem_map(run->bytes);
-    if (run->memory[member])
-        memset(run->memory[member], member + 1, run->bytes);
+    Meter *m = ctx;
+    m->memory[member] = mem_map(m->bytes);
+    if (m->memory[member])
+        memset(m->memory[member], member + 1, m->bytes);
     else
-        atomic_store(&run->is_short, true);
+        atomic_store(&m->is_short, true);
 }
 
 static void meter_read(void *ctx, int member, int n_members) {
     UNUSED(n_members);
-    ReadRun *run = ctx;
-    pool_barrier(run->pool);
+    Meter *m = ctx;
+    pool_barrier(m->pool);
     if (member == 0)
-        run->start_ns = clock_now_ns();
-    atomic_fetch_xor(&run->sink, run->fn(run->memory[member], run->bytes));
-    pool_barrier(run->pool);
+        m->start_ns = clock_now_ns();
+    atomic_fetch_xor(&m->sink, m->fn(m->memory[member], m->bytes));
+    pool_barrier(m->pool);
     if (member == 0)
-        run->end_ns = clock_now_ns();
+        m->end_ns = clock_now_ns();
 }
 
-Status meter_read_gb_s(double *out, Pool *pool, size_t bytes_per_thread, Err *err) {
-    int n = pool_n_members(pool);
-    ReadRun run = {.pool = pool, .bytes = round_up_size(bytes_per_thread, 1 << 21)};
-    double best = 0;
-    pool_run(pool, meter_fill, &run);
-    for (int way = 0; !run.is_short && way < READ_WAYS; way++) {
-        run.fn = read_ways()[way];
-        pool_run(pool, meter_read, &run);
-        double seconds = (double)(run.end_ns - run.start_ns) * 1e-9;
-        // The skew of the streams, at most 0.2% of 16 MiB, is left out of the sum.
-        double rate = ((double)run.bytes - 8.0 * METER_SKEW) * n / seconds * 1e-9;
-        best = rate > best ? rate : best;
+void meter_close(Meter *m) {
+    if (!m)
+        return;
+    for (int i = 0; i < pool_n_members(m->pool); i++)
+        mem_unmap(m->memory[i], m->bytes);
+    mem_free(m);
+}
+
+Status meter_open(Meter **out, Pool *pool, size_t bytes_per_thread, Err *err) {
+    Meter *m = mem_zalloc(1, sizeof *m);
+    if (!m)
+        return err_memory(err, "bandwidth meter", sizeof *m);
+    m->pool = pool;
+    m->bytes = round_up_size(bytes_per_thread, 1 << 21);
+    pool_run(pool, meter_fill, m);
+    if (m->is_short) {
+        size_t all = m->bytes * (size_t)pool_n_members(pool);
+        meter_close(m);
+        return err_memory(err, "bandwidth meter", all);
     }
-    for (int i = 0; i < n; i++)
-        mem_unmap(run.memory[i], run.bytes);
-    if (run.is_short)
-        return err_memory(err, "bandwidth meter", run.bytes * (size_t)n);
-    *out = best;
+    *out = m;
     return STATUS_OK;
+}
+
+double meter_read_gb_s(Meter *m) {
+    double best = 0;
+    for (int way = 0; way < READ_WAYS; way++) {
+        m->fn = read_ways()[way];
+        pool_run(m->pool, meter_read, m);
+        double seconds = (double)(m->end_ns - m->start_ns) * 1e-9;
+        // The skew of the streams, at most 0.2% of 16 MiB, is left out of the sum.
+        double rate = ((double)m->bytes - 8.0 * METER_SKEW) * pool_n_members(m->pool) / seconds;
+        best = rate * 1e-9 > best ? rate * 1e-9 : best;
+    }
+    return best;
 }
 
 /* ---- products ---- */

@@ -3,7 +3,7 @@
  * speeds are stated against.
  *
  * Path:     `bench` measures just before and after each round, `doctor` once.
- * Owns:     nothing past a call.  Thread: one; the work runs on the pool.
+ * Owns:     the memory that is read.  Thread: one; the work runs on the pool.
  * Not here: GPUs (their backends measure their own). */
 #ifndef LILY_BACKEND_METER_H
 #define LILY_BACKEND_METER_H
@@ -12,13 +12,19 @@
 
 #include <stdbool.h>
 
-/* Bytes per second in units of 1e9 that all members read together from memory: the best of one
- * stream a thread, one with prefetches, four and eight, each over `bytes_per_thread` (at least 16
- * MiB, rounded up to 2 MiB) of huge pages.
+/* Memory to be read: `bytes_per_thread` (at least 16 MiB, rounded up to 2 MiB) of huge pages for
+ * each member of the pool, filled. Whoever measures again and again keeps it: in a virtual machine
+ * pages that are given back go to the host, and fetching them anew slows what runs next. The pool
+ * must outlive it.
  *
- * Returns STATUS_MEMORY when the pages cannot be had. Cost: four passes over the memory and one to
- * fill it. */
-NODISCARD Status meter_read_gb_s(double *out, Pool *pool, size_t bytes_per_thread, Err *err);
+ * Returns STATUS_MEMORY when the pages cannot be had. */
+typedef struct Meter Meter;
+NODISCARD Status meter_open(Meter **out, Pool *pool, size_t bytes_per_thread, Err *err);
+void meter_close(Meter *m);
+
+/* Bytes per second in units of 1e9 that all members read together from memory: the best of one
+ * stream a thread, one with prefetches, four and eight. Cost: four passes over the memory. */
+double meter_read_gb_s(Meter *m);
 
 /* A unit for products, as a loop over registers. */
 typedef struct MeterUnit {

@@ -174,8 +174,9 @@ static Status bench_meter(Bench *b, BackendMeter *better) {
 }
 
 /* The process's largest size since the last reset, the meters' memory not in it. */
-static void bench_note_peak(BenchRow *row) {
-    uint64_t peak = sysmem_peak();
+static void bench_note_peak(const Bench *b, BenchRow *row) {
+    uint64_t peak = sysmem_peak(), meters = (uint64_t)b->n_threads * b->meter_bytes;
+    peak -= peak > meters ? meters : peak;
     row->peak_bytes = peak > row->peak_bytes ? peak : row->peak_bytes;
 }
 
@@ -193,7 +194,7 @@ static Status bench_decode(Bench *b, BenchRow *row, double *seconds, BackendMete
         int64_t start = clock_now_ns();
         TRY(bench_run_decode(&b->run, pos, n, b->made + done, b->n_steps, b->err));
         *seconds += clock_seconds_since(start);
-        bench_note_peak(row);
+        bench_note_peak(b, row);
         TRY(bench_meter(b, m));
         per_read += n / m->read_gb_s;
         per_flop += n / m->matrix_tflops;
@@ -262,20 +263,18 @@ static void bench_tell(const BenchRow *row) {
 static Status bench_round(Bench *b, BenchRow *row) {
     BackendMeter m;
     double prefill_s = 0;
-    if (!b->before.unit)
-        TRY(bench_meter(b, &m));
     sysmem_reset_peak();
     uint64_t before = bench_expert_reads(b);
     if (b->args->is_profile && !row->is_filled)
         backend_profile_set(b->run.backend, true);
     if (row->is_filled) {
         TRY(bench_run_fill(&b->run, row->context, b->err));
-        bench_note_peak(row);
+        bench_note_peak(b, row);
     } else {
         int64_t start = clock_now_ns();
         TRY(bench_run_prefill(&b->run, row->context, b->err));
         prefill_s = clock_seconds_since(start);
-        bench_note_peak(row);
+        bench_note_peak(b, row);
         TRY(bench_meter(b, &m));
         WorkLoad load = bench_load(b, row, PHASE_PREFILL, bench_expert_reads(b) - before);
         bench_add(b, &row->phase[PHASE_PREFILL], &load, prefill_s, &m);
@@ -306,8 +305,11 @@ static bool bench_is_stable(const Bench *b, const BenchRow *row) {
 
 /* All rounds, contexts in turn; then more for rows whose rounds disagree. */
 static Status bench_measure(Bench *b) {
+    BackendMeter m;
+    TRY(bench_meter(b, &m)); // its pages are fetched before anything counts
     for (int i = 0; i < b->n_contexts; i++)
         TRY(bench_run_warm(&b->run, b->rows[i].context, b->rows[i].is_filled, b->err));
+    TRY(bench_meter(b, &m));
     for (int round = 0; round < b->n_rounds + BENCH_MORE_ROUNDS; round++) {
         for (int i = 0; i < b->n_contexts; i++) {
             BenchRow *row = &b->rows[i];

@@ -54,7 +54,7 @@ typedef struct Bench {
     int n_skipped;
     int32_t *made;       // [batch, n_steps] ids of the decode at work
     size_t meter_bytes;  // a thread
-    BackendMeter before; // measured last; unit NULL: not yet
+    BackendMeter before; // measured last
     int n_threads;
     BackendMeter best; // of the run
     json_t *earlier;   // --compare: a result to hold this one against; NULL: none

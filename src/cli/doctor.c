@@ -254,14 +254,22 @@ typedef struct DoctorMeters {
     const char *unit;
 } DoctorMeters;
 
+static Status doctor_read(double *gb_s, Pool *pool, Err *err) {
+    Meter *meter = NULL;
+    TRY(meter_open(&meter, pool, DOCTOR_METER_BYTES, err));
+    *gb_s = meter_read_gb_s(meter);
+    meter_close(meter);
+    return STATUS_OK;
+}
+
 static Status doctor_measure(DoctorMeters *m, const CliArgs *args, Err *err) {
     Pool *one = NULL, *pool = NULL;
     Status status;
     TRY(pool_open(&one, 1, err));
     TRY_GOTO(status, pool_open(&pool, (int)args->threads, err));
     m->n_threads = pool_n_members(pool);
-    TRY_GOTO(status, meter_read_gb_s(&m->read_one_gb_s, one, DOCTOR_METER_BYTES, err));
-    TRY_GOTO(status, meter_read_gb_s(&m->read_gb_s, pool, DOCTOR_METER_BYTES, err));
+    TRY_GOTO(status, doctor_read(&m->read_one_gb_s, one, err));
+    TRY_GOTO(status, doctor_read(&m->read_gb_s, pool, err));
     m->tflops = meter_matrix_tflops(pool, 0.2, &m->unit);
 fail:
     pool_close(pool);

@@ -554,6 +554,26 @@ static void the_meter_waits_for_no_step(void **state) {
     ORACLE_OK(backend_wait(f->d.b, &r, err));
 }
 
+/* What a failed measurement leaves behind is good for the next one, and its memory is kept. */
+static void the_meter_may_fail_and_keeps_its_memory(void **state) {
+    Fixture *f = *state;
+    BackendMeter m = {0};
+    int left = 0;
+    for (Status status = STATUS_MEMORY; status != STATUS_OK; left++) {
+        Err refused = {0};
+        mem_fail_after(left);
+        status = backend_meter(f->d.b, &m, 16 << 20, 0.001, &refused);
+        mem_fail_after(-1);
+        assert_true(status == STATUS_OK || status == STATUS_MEMORY);
+        assert_int_equal(status == STATUS_OK, m.read_gb_s > 0);
+    }
+    assert_true(left > 3); // the pool, the meter, each member's memory
+    mem_fail_after(0);
+    Status again = backend_meter(f->d.b, &m, 16 << 20, 0.001, NULL);
+    mem_fail_after(-1);
+    assert_int_equal(again, STATUS_OK);
+}
+
 #define WITH(test)                                                                                 \
     { #test, test, setup, teardown, NULL }
 
@@ -577,6 +597,7 @@ int main(void) {
         WITH(cpu_times_every_stage_of_both_phases_while_it_is_told_to),
         WITH(a_profile_changes_no_bit),
         WITH(the_meter_waits_for_no_step),
+        WITH(the_meter_may_fail_and_keeps_its_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -67,16 +67,20 @@ static void reading_is_measured_and_fails_without_memory(void **state) {
     for (int n = 1; n <= 3; n++) {
         Pool *pool;
         assert_int_equal(pool_open(&pool, n, NULL), STATUS_OK);
-        double rate = 0;
-        assert_int_equal(meter_read_gb_s(&rate, pool, METER_BYTES, NULL), STATUS_OK);
-        assert_true(rate > 0);
-        rate = -1;
+        Meter *meter = NULL;
+        assert_int_equal(meter_open(&meter, pool, METER_BYTES, NULL), STATUS_OK);
+        for (int again = 0; again < 2; again++)
+            assert_true(meter_read_gb_s(meter) > 0);
+        meter_close(meter);
+        meter = NULL;
         Err err = {0};
-        mem_fail_after(n - 1); // the last member's
-        assert_int_equal(meter_read_gb_s(&rate, pool, METER_BYTES, &err), STATUS_MEMORY);
-        mem_fail_after(-1);
-        assert_non_null(strstr(err.text, "bandwidth meter"));
-        assert_true(rate == -1);
+        for (int left = 0; left <= n; left++) { // itself, then each member's
+            mem_fail_after(left);
+            assert_int_equal(meter_open(&meter, pool, METER_BYTES, &err), STATUS_MEMORY);
+            mem_fail_after(-1);
+            assert_non_null(strstr(err.text, "bandwidth meter"));
+            assert_null(meter);
+        }
         pool_close(pool);
     }
 }
