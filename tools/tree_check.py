@@ -128,7 +128,7 @@ def check_headers_alone(paths):
     for p in paths:
         if p.endswith(".h") and p.startswith("src/") and "/cuda/" not in p and "/metal/" not in p:
             flags = subprocess.run(["pkg-config", "--cflags", "jansson"], capture_output=True, text=True).stdout.split()
-            if "/avx512/" in p:
+            if "/avx512/" in p or "/amx/" in p:
                 flags += ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni", "-mavx512bf16"]
             run = subprocess.run(["gcc", "-std=c17", "-x", "c", "-fsyntax-only", "-Wall", "-Werror", "-Isrc", "-Iinclude",
                                   *flags, p], cwd=ROOT, capture_output=True, text=True)

@@ -18,8 +18,8 @@ typedef struct DoctorShares {
 
 static const DoctorShares DOCTOR_SHARES[] = {
     {"generic", 0.12, 0.11},
-    {"avx512", 0.80, 0.65},
-    {"amx", 0.66, 0.24},
+    {"avx512", 0.85, 0.75},
+    {"amx", 0.70, 0.36},
     {"cuda", 0.27, 0.34},
 };
 

@@ -70,6 +70,11 @@ AMX_EMU_FN void amx_emu_loadd(int t, const void *from, ptrdiff_t stride) {
         memcpy(tile->data[i], (const uint8_t *)from + i * stride, (size_t)tile->row_bytes);
 }
 
+/* With a hint that the lines will not be wanted again soon. */
+AMX_EMU_FN void amx_emu_stream_loadd(int t, const void *from, ptrdiff_t stride) {
+    amx_emu_loadd(t, from, stride);
+}
+
 AMX_EMU_FN void amx_emu_stored(int t, void *to, ptrdiff_t stride) {
     const AmxEmuTile *tile = amx_emu_at(t);
     for (int i = 0; i < tile->rows; i++)

@@ -152,6 +152,22 @@ def test_a_nan_scale_names_file_and_tensor(lily, tmp_path):
     assert_last_line(lily("generate", "-m", folder, "-p", "a", "-n", "1"), str(path), name, "found NaN")
 
 
+@pytest.mark.parametrize("mask", [[], ["--cpu-mask", "avx512"], ["--backend", "ref"]])
+def test_a_prompt_that_overflows_behind_the_last_layer_is_named(lily, tmp_path, mask):
+    """Rows whose logits nobody wants, too: the first of two pieces."""
+    folder = tmp_path / "m"
+    assert lily("synth", "--shape", "tiny", "--layers", "4", "-o", folder).status == 0
+    path = next(f for f in sorted(folder.glob("*.safetensors")) if b"layers.3.mlp.switch_mlp.down_proj.scales" in f.read_bytes())
+    data = bytearray(path.read_bytes())
+    (n,) = struct.unpack("<Q", data[:8])
+    name, tensor = next(x for x in json.loads(data[8:8 + n]).items() if x[0].endswith("layers.3.mlp.switch_mlp.down_proj.scales"))
+    begin, end = tensor["data_offsets"]
+    data[8 + n + begin:8 + n + end] = b"\x7f\x7f" * ((end - begin) // 2)  # the largest bf16, 3.4e38
+    path.write_bytes(data)
+    r = lily("bench", "-m", folder, "--contexts", "128", "--chunk", "64", "--steps", "1", "--rounds", "1", "--meter-mb", "16", *mask)
+    assert_last_line(r, "NaN or infinity behind layer 3 at position 0")
+
+
 # ---- a hub that does not answer ----
 
 def test_a_listing_that_never_comes_can_be_stopped(tmp_path):

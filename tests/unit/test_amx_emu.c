@@ -38,7 +38,7 @@ static void emulated(Tiles *t, Shape s) {
     amx_emu_loadconfig(&config);
     amx_emu_loadd(0, t->c, 64);
     amx_emu_loadd(1, t->a, 64);
-    amx_emu_loadd(2, t->b, 64);
+    amx_emu_stream_loadd(2, t->b, 64);
     amx_emu_dpbf16ps(0, 1, 2);
     amx_emu_stored(0, t->c, 64);
     amx_emu_release();
@@ -112,7 +112,7 @@ __attribute__((target("amx-tile,amx-bf16"))) static void real(Tiles *t, Shape s)
     _tile_loadconfig(&config);
     _tile_loadd(0, t->c, 64);
     _tile_loadd(1, t->a, 64);
-    _tile_loadd(2, t->b, 64);
+    _tile_stream_loadd(2, t->b, 64);
     _tile_dpbf16ps(0, 1, 2);
     _tile_stored(0, t->c, 64);
     _tile_release();

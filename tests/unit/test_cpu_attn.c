@@ -191,12 +191,24 @@ static void prefill_around_the_block_edges(void **state) {
             sweep(prefill_case, &r, heads[h], pos[p], n[(h + p) % 3], 1.0f);
 }
 
+/* 256 keys, which the amx column takes at a time. */
+static void prefill_around_256_keys(void **state) {
+    UNUSED(state);
+    Random r = random_open(__func__);
+    static const int32_t pos[] = {228, 240, 255, 256, 257, 340}, n[] = {1, 16, ATTN_TOKENS};
+    for (size_t p = 0; p < COUNT_OF(pos); p++)
+        for (int32_t heads = 1; heads <= 3; heads++)
+            sweep(prefill_case, &r, heads, pos[p], n[((size_t)heads + p) % 3], 1.0f);
+    sweep(prefill_case, &r, 8, 240, ATTN_TOKENS, 1.0f);
+}
+
 /* One key takes all the weight: scores of some hundreds, exponents far below those of f32. */
 static void extreme_scores(void **state) {
     UNUSED(state);
     Random r = random_open(__func__);
     sweep(decode_case, &r, 8, 200, 2 * KV_KEYS, 100.0f);
     sweep(prefill_case, &r, 8, 190, 16, 100.0f);
+    sweep(prefill_case, &r, 8, 330, 16, 100.0f);
     sweep(decode_case, &r, 8, 200, 2 * KV_KEYS, 1e-30f);
 }
 
@@ -207,53 +219,58 @@ static void nan_keys_spoil_only_who_sees_them(void **state) {
     KernelTables tables = kernel_tables(false);
     for (size_t i = 0; i < tables.n; i++) {
         const AttnKernels *t = &tables.tables[i].attn;
-        Cache c;
-        cache_open(&c, t, &r, 80, 1.0f);
-        float bad[D], q[16 * 2 * D], out[16 * 2 * D];
-        for (int d = 0; d < D; d++)
-            bad[d] = NAN;
-        t->append(c.blocks[1], 72 % 64, bad, bad);
-        queries(&c, &r, q, COUNT_OF(q));
-        void *scratch = guard_alloc(t->scratch_bytes(2));
-        t->prefill(out, q, 2, (const void *const *)c.blocks, 64, 16, scratch);
-        for (int row = 0; row < 16; row++)
-            assert_int_equal(isfinite(out[row * 2 * D]), 64 + row < 72);
-        guard_free(scratch, t->scratch_bytes(2));
-        cache_close(&c);
+        for (int32_t pos = 64; pos <= 320; pos += 128) {
+            Cache c;
+            cache_open(&c, t, &r, pos + 16, 1.0f);
+            float bad[D], q[16 * 2 * D], out[16 * 2 * D];
+            for (int d = 0; d < D; d++)
+                bad[d] = NAN;
+            t->append(c.blocks[pos / KV_KEYS], 8, bad, bad);
+            queries(&c, &r, q, COUNT_OF(q));
+            void *scratch = guard_alloc(t->scratch_bytes(2));
+            t->prefill(out, q, 2, (const void *const *)c.blocks, pos, 16, scratch);
+            for (int row = 0; row < 16; row++)
+                assert_int_equal(isfinite(out[row * 2 * D]), row < 8);
+            guard_free(scratch, t->scratch_bytes(2));
+            cache_close(&c);
+        }
     }
 }
 
-/* The same of a value; rows that do not see it keep every bit. */
+/* A value of row 5 of 16 that begin at `pos` is no number: rows ahead of it keep every bit. */
+static void infinite_value_case(const AttnKernels *t, Random *r, int32_t pos) {
+    Cache c;
+    enum { HEADS = 3, N = 16 * HEADS * D };
+    cache_open(&c, t, r, pos + 16, 1.0f);
+    float bad[D], *q = guard_f32(N), *out = guard_f32(N), *clean = guard_f32(N);
+    queries(&c, r, q, N);
+    void *scratch = guard_alloc(t->scratch_bytes(HEADS));
+    t->prefill(clean, q, HEADS, (const void *const *)c.blocks, pos, 16, scratch);
+    memcpy(bad, c.v + (pos + 5) * D, sizeof bad);
+    bad[random_u64(r) % D] = INFINITY;
+    t->append(c.blocks[pos / KV_KEYS], 5, c.k + (pos + 5) * D, bad);
+    t->prefill(out, q, HEADS, (const void *const *)c.blocks, pos, 16, scratch);
+    assert_memory_equal(out, clean, 5 * HEADS * D * sizeof *out);
+    for (int row = 5 * HEADS; row < 16 * HEADS; row++) {
+        bool is_finite = true;
+        for (int d = 0; d < D; d++)
+            is_finite &= isfinite(out[row * D + d]) != 0;
+        assert_false(is_finite);
+    }
+    guard_free(scratch, t->scratch_bytes(HEADS));
+    guard_free_f32(q, N);
+    guard_free_f32(out, N);
+    guard_free_f32(clean, N);
+    cache_close(&c);
+}
+
 static void infinite_values_change_no_row_before_them(void **state) {
     UNUSED(state);
     Random r = random_open(__func__);
     KernelTables tables = kernel_tables(false);
-    for (size_t i = 0; i < tables.n; i++) {
-        const AttnKernels *t = &tables.tables[i].attn;
-        Cache c;
-        enum { HEADS = 3, N = 16 * HEADS * D };
-        cache_open(&c, t, &r, 80, 1.0f);
-        float bad[D], *q = guard_f32(N), *out = guard_f32(N), *clean = guard_f32(N);
-        queries(&c, &r, q, N);
-        void *scratch = guard_alloc(t->scratch_bytes(HEADS));
-        t->prefill(clean, q, HEADS, (const void *const *)c.blocks, 64, 16, scratch);
-        memcpy(bad, c.v + 69 * D, sizeof bad);
-        bad[random_u64(&r) % D] = INFINITY;
-        t->append(c.blocks[1], 69 % 64, c.k + 69 * D, bad);
-        t->prefill(out, q, HEADS, (const void *const *)c.blocks, 64, 16, scratch);
-        assert_memory_equal(out, clean, 5 * HEADS * D * sizeof *out);
-        for (int row = 5 * HEADS; row < 16 * HEADS; row++) {
-            bool is_finite = true;
-            for (int d = 0; d < D; d++)
-                is_finite &= isfinite(out[row * D + d]) != 0;
-            assert_false(is_finite);
-        }
-        guard_free(scratch, t->scratch_bytes(HEADS));
-        guard_free_f32(q, N);
-        guard_free_f32(out, N);
-        guard_free_f32(clean, N);
-        cache_close(&c);
-    }
+    for (size_t i = 0; i < tables.n; i++)
+        for (int32_t pos = 0; pos <= 320; pos += 64)
+            infinite_value_case(&tables.tables[i].attn, &r, pos);
 }
 
 int main(void) {
@@ -262,6 +279,7 @@ int main(void) {
         cmocka_unit_test(decode_around_the_block_edges),
         cmocka_unit_test(decode_of_long_parts),
         cmocka_unit_test(prefill_around_the_block_edges),
+        cmocka_unit_test(prefill_around_256_keys),
         cmocka_unit_test(extreme_scores),
         cmocka_unit_test(nan_keys_spoil_only_who_sees_them),
     };

@@ -417,7 +417,7 @@ static void pieces_of_blocks_make_blocks(void **state) {
     }
 }
 
-/* Every number of rows, and so of blocks and passes; groups around the ring of unpacked ones. */
+/* Every number of rows, and so of blocks; groups around the ranges of inputs. */
 static void bf16_products_of_every_number_of_rows(void **state) {
     UNUSED(state);
     Random r = random_open(__func__);
@@ -425,7 +425,7 @@ static void bf16_products_of_every_number_of_rows(void **state) {
     const KernelTable *k = bf16_column(&t);
     if (!k)
         skip();
-    static const int32_t groups[] = {1, 2, 3, 4, 5, 8};
+    static const int32_t groups[] = {1, 2, 3, 4, 5, 8, 12};
     for (int32_t m = 1; m <= MATMUL_ROWS; m += m < 20 ? 1 : 7) {
         Case c;
         case_open(&c, &r, 16 + m % 33, groups[(size_t)m % COUNT_OF(groups)], m % 2 ? 4 : 8, 0.05f);
@@ -469,13 +469,13 @@ static void bf16_rows_know_nothing_of_extreme_neighbours(void **state) {
 }
 
 /* inner gives what products, SwiGLU, preparation and block give one by one. */
-static void check_expert(Random *r, const KernelTable *k, int32_t m, int32_t gate_bits,
-                         int32_t up_bits, int32_t strip, int32_t n_strips) {
+static void check_expert(Random *r, const KernelTable *k, int32_t m, int32_t n_groups,
+                         int32_t gate_bits, int32_t up_bits, int32_t strip, int32_t n_strips) {
     enum { INNER = 192, GROUPS = INNER / GROUP_INPUTS };
     const MatmulKernels *t = &k->matmul;
     Case gate, up, inner = {.k = INNER, .n_groups = GROUPS};
-    case_open(&gate, r, INNER, 3, gate_bits, 0.05f);
-    case_open(&up, r, INNER, 3, up_bits, 0.05f);
+    case_open(&gate, r, INNER, n_groups, gate_bits, 0.05f);
+    case_open(&up, r, INNER, n_groups, up_bits, 0.05f);
     float *x = malloc(sizeof *x * (size_t)(m * gate.k));
     float *g = malloc(sizeof *g * (size_t)(m * INNER)),
           *u = malloc(sizeof *u * (size_t)(m * INNER));
@@ -491,14 +491,15 @@ static void check_expert(Random *r, const KernelTable *k, int32_t m, int32_t gat
     size_t size = t->block_bytes(GROUPS) * (size_t)div_up_i32(m, ROW_BLOCK);
     uint8_t *act = guard_alloc(size);
     memcpy(act, want, size);
-    size_t gate_strip = tile_bytes(gate_bits) * 3, up_strip = tile_bytes(up_bits) * 3;
+    size_t gate_strip = tile_bytes(gate_bits) * (size_t)n_groups;
+    size_t up_strip = tile_bytes(up_bits) * (size_t)n_groups;
     for (int pass = 0; pass < 2; pass++) { // all strips, then some anew
         int32_t first = pass ? strip : 0, n = pass ? n_strips : INNER / STRIP_ROWS;
         if (!pass)
             memset(act, 0xff, size);
         t->inner(&(MatmulInner){gate.tiles + (size_t)first * gate_strip,
-                                up.tiles + (size_t)first * up_strip, gate_bits, up_bits, 3, n,
-                                first, in, m, act, t->block_bytes(GROUPS)});
+                                up.tiles + (size_t)first * up_strip, gate_bits, up_bits, n_groups,
+                                n, first, in, m, act, t->block_bytes(GROUPS)});
         assert_memory_equal(act, want, size);
     }
     guard_free(act, size);
@@ -521,9 +522,10 @@ static void expert_calls_give_what_their_parts_give(void **state) {
     if (!k)
         skip();
     static const int32_t ms[] = {1, 2, 3, 4, 5, 15, 16, 17, 33, 63, 64, 65, 80, 127, 128};
-    for (size_t i = 0; i < COUNT_OF(ms); i++)
-        check_expert(&r, k, ms[i], i % 3 ? 4 : 8, i % 4 ? 4 : 8, (int32_t)i % 8,
-                     1 + (int32_t)i % 5);
+    static const int32_t groups[] = {3, 8, 4, 9};
+    for (size_t i = 0; i < 2 * COUNT_OF(ms); i++)
+        check_expert(&r, k, ms[i % COUNT_OF(ms)], groups[i % COUNT_OF(groups)], i % 3 ? 4 : 8,
+                     i % 5 ? 4 : 8, (int32_t)i % 8, 1 + (int32_t)i % 5);
 }
 
 int main(void) {

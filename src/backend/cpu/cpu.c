@@ -101,6 +101,8 @@ static void carve_shared(const Cpu *b, CpuShared *s, Carver *c) {
         carve(c, 1, act_bytes(b, b->c.shared_inner, b->shared_act_bytes, whole_rows, decode));
     s->expert_out = carve_f32(c, rows * k * hidden);
     s->shared_out = carve_f32(c, rows * hidden);
+    s->rows_done =
+        carve(c, (size_t)div_up_i32(b->plan.max_rows, PRODUCT_ROWS), sizeof *s->rows_done);
     s->parts = carve_f32(c, decode * (size_t)b->c.n_q_heads * (size_t)b->n_parts_max * ATTN_PART);
     s->sample_logits = carve_f32(c, (size_t)b->plan.max_seqs * (size_t)b->c.vocab);
 }

@@ -12,13 +12,16 @@
 #include "base/checked.h"
 #include "base/clock.h"
 
+#include <stdatomic.h>
+
 enum {
-    ATTN_MAX_PARTS = 32,  // most parts that one decoded row's context is cut into
-    ATTN_PART_BLOCKS = 2, // KV blocks of a part while there are no more than that many parts
-    EXPERT_UNIT = 64,     // inner values of an expert: one group of down
-    DECODE_UNITS = 4,     // most of those in one job of a decode: products like many strips
-    PROMPT_UNITS = 8,     // the same of prompts, whose rows are gathered for each job
-    DOWN_COLUMNS = 1024,  // most outputs of down that one job of a prompt makes
+    ATTN_MAX_PARTS = 32,        // most parts that one decoded row's context is cut into
+    ATTN_PART_BLOCKS = 2,       // KV blocks of a part while there are no more than that many parts
+    EXPERT_UNIT = 64,           // inner values of an expert: one group of down
+    DECODE_UNITS = 4,           // most of those in one job of a decode: products like many strips
+    PROMPT_UNITS = 8,           // the same of prompts, whose rows are gathered for each job
+    DOWN_COLUMNS = 1024,        // most outputs of down that one job of a prompt makes
+    PRODUCT_ROWS = MATMUL_ROWS, // of one job of products of a prompt: few enough to stay in L2
 };
 
 /* One member's own scratch. */
@@ -101,9 +104,14 @@ typedef struct CpuShared {
     float *shared_out;    // [max_rows][H]
     float *parts;         // decode: [max_decode][KV heads][n_parts_max][heads][ATTN_PART]
     float *sample_logits; // [max_seqs][V]
+
+    /* prefill: [div_up(max_rows, PRODUCT_ROWS)] of these rows, how many the delta net has left for
+     * its last projection, summed over the key heads. */
+    _Atomic int32_t *rows_done;
 } CpuShared;
 
-/* Wall time of stages, taken by member 0 behind the barrier that ends each. */
+/* Wall time of stages, taken behind the barrier that ends each, or the last delta net head of a
+ * prompt, beside which the products behind it have begun. */
 typedef struct CpuProfile {
     bool is_on;
     int64_t mark_ns;        // end of the stage before
@@ -144,7 +152,7 @@ typedef struct Cpu {
     CpuProfile profile;
 } Cpu;
 
-/* Ends a stage: what passed since the last one ended was its own. Member 0 alone. */
+/* Ends a stage: what passed since the last one ended was its own. One member at a time. */
 static inline void cpu_stage_end(Cpu *b, BatchPhase phase, BackendStageId stage) {
     if (!b->profile.is_on)
         return;
@@ -245,7 +253,8 @@ typedef struct GdnJob {
     const float *proj; // [m][proj_width] first row's projections
     const float *next; // decode: the state that this member reads afterwards; NULL: unknown
 } GdnJob;
-/* Convolution, delta rule, gated norm; updates the slot. */
+/* Convolution, delta rule, gated norm; updates the slot, cleared at position 0. Rows of prompts are
+ * counted in s.rows_done. */
 void cpu_gdn_head(const Cpu *b, CpuMember *me, const GdnJob *job);
 /* States of a key head's value heads. */
 float *cpu_gdn_state(const Cpu *b, const CpuLayer *l, int32_t slot, int32_t key_head);
@@ -260,10 +269,10 @@ void cpu_attn_decode(const Cpu *b, CpuMember *me, const CpuLayer *l, int32_t row
                      Span parts);
 /* Merges the parts of one row and query head, gates, prepares. */
 void cpu_attn_finish(const Cpu *b, CpuMember *me, int32_t row, int32_t head);
-/* Prefill: rotates a row's queries in place and appends its keys and values. */
+/* Prefill: appends a row's keys and values. */
 void cpu_attn_append(const Cpu *b, const CpuLayer *l, int32_t row);
-/* Prefill: rows [row, row + n) of one sequence, n <= ATTN_TOKENS, one KV head: attention, gate,
- * preparation. */
+/* Prefill: rows [row, row + n) of one sequence, n <= ATTN_TOKENS, one KV head: rotation of their
+ * queries, attention, gate, preparation. */
 void cpu_attn_prefill(const Cpu *b, CpuMember *me, const CpuLayer *l, int32_t row, int32_t n,
                       int32_t kv_head);
 
@@ -305,6 +314,8 @@ void cpu_moe_combine(const Cpu *b, float *to, const ExpertLists *lists, const fl
 
 /* ---- passes ---- */
 
+/* Angles of a row of a pass. */
+void cpu_row_rope(const Cpu *b, const Pass *pass, int32_t row);
 /* Runs layers [first, end) over the rows of the pass; the members' x and s.x hold the residual
  * stream before and after. The embedding is layer -1. */
 void cpu_decode_layers(Cpu *b, int32_t first, int32_t end);

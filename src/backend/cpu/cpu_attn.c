@@ -9,8 +9,6 @@
 #include "backend/cpu/cpu.h"
 #include "base/bf16.h"
 
-#include <string.h>
-
 /* A projected row: q_proj gives each head 256 query values, then 256 gate values. */
 static const float *row_query(const float *row, int32_t head) {
     return row + (size_t)head * 2 * ATTN_HEAD;
@@ -117,27 +115,21 @@ void cpu_attn_finish(const Cpu *b, CpuMember *me, int32_t row, int32_t head) {
 }
 
 void cpu_attn_append(const Cpu *b, const CpuLayer *l, int32_t row) {
-    const Pass *pass = &b->pass[PHASE_PREFILL];
-    float *proj = b->s.proj + (size_t)row * (size_t)b->proj_width;
-    for (int32_t h = 0; h < b->c.n_q_heads; h++) {
-        float *q = proj + (size_t)h * 2 * ATTN_HEAD;
-        rotate_query(b, l, q, q, pass->cos_sin + (size_t)row * ROPE_DIMS);
-    }
     for (int32_t h = 0; h < b->c.n_kv_heads; h++)
-        append_row(b, l, pass, row, h);
+        append_row(b, l, &b->pass[PHASE_PREFILL], row, h);
 }
 
 void cpu_attn_prefill(const Cpu *b, CpuMember *me, const CpuLayer *l, int32_t row, int32_t n,
                       int32_t kv_head) {
-    const PassRow *r = &b->pass[PHASE_PREFILL].rows[row];
+    const Pass *pass = &b->pass[PHASE_PREFILL];
+    const PassRow *r = &pass->rows[row];
     int32_t heads = b->c.n_q_heads / b->c.n_kv_heads;
-    size_t width = (size_t)heads * ATTN_HEAD;
     for (int32_t t = 0; t < n; t++)
         for (int32_t h = 0; h < heads; h++)
-            memcpy(me->attn_q + (size_t)t * width + (size_t)h * ATTN_HEAD,
-                   row_query(b->s.proj + (size_t)(row + t) * (size_t)b->proj_width,
-                             kv_head * heads + h),
-                   ATTN_HEAD * sizeof(float));
+            rotate_query(b, l, me->attn_q + (size_t)(t * heads + h) * ATTN_HEAD,
+                         row_query(b->s.proj + (size_t)(row + t) * (size_t)b->proj_width,
+                                   kv_head * heads + h),
+                         pass->cos_sin + (size_t)(row + t) * ROPE_DIMS);
     list_blocks(b, me, l, r, kv_head, 0, div_up_i32(r->pos + n, KV_BLOCK));
     b->k.attn.prefill(me->attn_o, me->attn_q, heads, me->blocks, r->pos, n, me->attn);
     gate_heads(b, me->attn_o, PHASE_PREFILL, row, n, kv_head * heads, heads);

@@ -147,6 +147,21 @@ static void head_keep(const Cpu *b, const Head *h, int32_t key_head, int32_t m) 
     }
 }
 
+/* Clears a key head's part of the state and the windows of its channels: a new sequence. Here and
+ * not at the beginning of the step, so that all members do it, and its zeros are still near when
+ * they are read. */
+static void head_clear(const Cpu *b, const Head *h, int32_t key_head) {
+    int32_t share = value_heads(b), kd = config_gdn_key_dim(&b->c);
+    memset(cpu_gdn_state(b, h->l, h->slot, key_head), 0,
+           (size_t)share * STATE_ELEMENTS * sizeof(float));
+    float *window = cpu_window(b, h->l, h->slot);
+    for (int32_t i = 0; i < HISTORY; i++, window += config_conv_dim(&b->c)) {
+        memset(window + key_head * W, 0, W * sizeof *window);
+        memset(window + kd + key_head * W, 0, W * sizeof *window);
+        memset(window + 2 * kd + key_head * share * W, 0, (size_t)share * W * sizeof *window);
+    }
+}
+
 /* Copies a key head's part of the state, as it is behind m rows, to the snapshot's slot. */
 static void head_snap(const Cpu *b, const Head *h, int32_t to, int32_t key_head, int32_t m) {
     int32_t share = value_heads(b);
@@ -158,6 +173,15 @@ static void head_snap(const Cpu *b, const Head *h, int32_t to, int32_t key_head,
     head_keep(b, &copy, key_head, m); // m >= 64: reads nothing of the slot's old window
 }
 
+/* Says that a key head has left rows [row, row + m) of prompts for the last projection. */
+static void rows_done(const Cpu *b, int32_t row, int32_t m) {
+    for (int32_t end = row + m; row < end;) {
+        int32_t block = row / PRODUCT_ROWS, next = min_i32(end, (block + 1) * PRODUCT_ROWS);
+        atomic_fetch_add(&b->s.rows_done[block], next - row);
+        row = next;
+    }
+}
+
 void cpu_gdn_head(const Cpu *b, CpuMember *me, const GdnJob *job) {
     Chunk *work = (Chunk *)me->gdn;
     const BatchSeq *seq = job->seq;
@@ -167,6 +191,8 @@ void cpu_gdn_head(const Cpu *b, CpuMember *me, const GdnJob *job) {
     int32_t kd = config_gdn_key_dim(&b->c);
     Channels k = head_channels(b, &h, kd + job->key_head * W);
     const float *first_v = job->proj + 2 * kd + job->key_head * value_heads(b) * W;
+    if (seq->pos0 == 0)
+        head_clear(b, &h, job->key_head);
     for (int32_t t0 = 0; t0 < job->m; t0 += C) {
         int32_t n = min_i32(C, job->m - t0);
         channels_conv(b, work, work->q, &q, t0, n, k.proj - q.proj);
@@ -177,6 +203,8 @@ void cpu_gdn_head(const Cpu *b, CpuMember *me, const GdnJob *job) {
             b->k.recur.gram(work->kk, work->qk, work->q, work->k, n, work->kernel);
         for (int32_t i = 0; i < value_heads(b); i++)
             head_value(b, &h, work, job, i, t0, n);
+        if (seq->phase == PHASE_PREFILL)
+            rows_done(b, job->row + t0, n);
         if (n_taken < seq->n_snaps && seq->pos0 + t0 + n == seq->snaps[n_taken].pos)
             head_snap(b, &h, seq->snaps[n_taken++].slot, job->key_head, t0 + n);
     }

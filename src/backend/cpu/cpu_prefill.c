@@ -8,12 +8,14 @@
  */
 #include "backend/cpu/cpu.h"
 
+#include <sched.h>
 #include <string.h>
 
 enum {
-    ROW_JOB = ROW_BLOCK, // rows of one job of row-by-row work
-    PRODUCT_ROWS = 64,   // of one job of products: few enough to stay in L2
-    JOBS_A_MEMBER = 16,  // of products at least, so that all end at nearly the same time
+    ROW_JOB = ROW_BLOCK,    // rows of one job of row-by-row work
+    ATTN_JOBS_A_MEMBER = 2, // of attention at least, where they have more than ATTN_LEAST tokens
+    ATTN_LEAST = 4,         // tokens: with 8 heads as many rows as two tiles have
+    FEW_ROWS = 512,         // fewer are cut to more jobs, so that all end at nearly the same time
 };
 
 /* One layer's run, handed to the jobs. */
@@ -32,6 +34,10 @@ typedef struct Layer {
     size_t ldy;
     const uint8_t *x;
     size_t x_bytes;
+    /* Mixer jobs. */
+    int64_t out_jobs;           // of its last projection
+    _Atomic int32_t heads_left; // of the delta net, of all sequences
+    int32_t attn_tokens;        // of an attention job
     /* Expert jobs. */
     ExpertLists lists;
 } Layer;
@@ -50,9 +56,11 @@ static void embed_job(void *ctx, int64_t job, int member) {
     UNUSED(member);
     Layer *run = ctx;
     Span rows = row_job(run, job);
-    for (int32_t i = rows.first; i < rows.end; i++)
+    for (int32_t i = rows.first; i < rows.end; i++) {
+        cpu_row_rope(run->b, run->pass, i);
         cpu_pack_row(cpu_row_x(run->b, run->pass, i), &run->b->model.top.m[SLOT_EMBED],
                      run->pass->rows[i].id);
+    }
 }
 
 /* x += branch and norm of one row. If it is not finite it counts as zero from here on. */
@@ -149,8 +157,9 @@ static void product_job(void *ctx, int64_t job, int member) {
     }
 }
 
-/* y = the products of run->parts with the prepared rows of x, or with s.blocks. */
-static void run_products(Layer *run, float *y, size_t ldy, const uint8_t *x, size_t x_bytes) {
+/* Products of run->parts with the prepared rows of x, or with s.blocks, go to y; returns how many
+ * jobs they are. */
+static int64_t plan_products(Layer *run, float *y, size_t ldy, const uint8_t *x, size_t x_bytes) {
     const Cpu *b = run->b;
     run->y = y;
     run->ldy = ldy;
@@ -159,11 +168,12 @@ static void run_products(Layer *run, float *y, size_t ldy, const uint8_t *x, siz
     int64_t row_jobs = div_up_i32(run->pass->n_rows, PRODUCT_ROWS), n_strips = 0, n_jobs = 0;
     for (int32_t p = 0; p < run->n_parts; p++)
         n_strips += run->parts[p].w->n_strips;
-    int64_t wanted = (int64_t)JOBS_A_MEMBER * pool_n_members(b->pool);
+    // Every job reads its rows from L3 once: many rows want long jobs.
+    int64_t wanted = (int64_t)pool_n_members(b->pool) * (run->pass->n_rows < FEW_ROWS ? 16 : 8);
     run->job_strips = max_i32(2, (int32_t)(n_strips * row_jobs / wanted) / 2 * 2);
     for (int32_t p = 0; p < run->n_parts; p++)
         n_jobs += div_up_i32(run->parts[p].w->n_strips, job_strips(run, run->parts[p].w));
-    pool_jobs(b->pool, n_jobs * row_jobs, product_job, run);
+    return n_jobs * row_jobs;
 }
 
 /* Rows of sequence number i of the pass. */
@@ -185,6 +195,28 @@ static void gdn_job(void *ctx, int64_t job, int member) {
                            .proj = b->s.proj + (size_t)rows.first * (size_t)b->proj_width});
 }
 
+/* Key heads of all sequences, which are few and long and end at different times, and behind them
+ * the products with what they leave, in the order of rows: who has no head goes on with rows that
+ * all heads have left. Every head is taken before the first product, so that none waits in vain. */
+static void gdn_or_out_job(void *ctx, int64_t job, int member) {
+    Layer *run = ctx;
+    Cpu *b = run->b;
+    int64_t n_heads = (int64_t)run->pass->n_seqs * b->c.n_gdn_key_heads;
+    if (job < n_heads) {
+        gdn_job(ctx, job, member);
+        if (atomic_fetch_sub(&run->heads_left, 1) == 1)
+            cpu_stage_end(b, PHASE_PREFILL, STAGE_GDN);
+        return;
+    }
+    int32_t n_rows = run->pass->n_rows, row_jobs = div_up_i32(n_rows, PRODUCT_ROWS);
+    int64_t per_row = run->out_jobs / row_jobs, row_job = (job - n_heads) / per_row;
+    int32_t wanted = min_i32(PRODUCT_ROWS, n_rows - (int32_t)row_job * PRODUCT_ROWS);
+    wanted *= b->c.n_gdn_key_heads;
+    while (atomic_load(&b->s.rows_done[row_job]) != wanted)
+        sched_yield();
+    product_job(run, (job - n_heads) % per_row * row_jobs + row_job, member);
+}
+
 static void append_job(void *ctx, int64_t job, int member) {
     UNUSED(member);
     Layer *run = ctx;
@@ -193,7 +225,7 @@ static void append_job(void *ctx, int64_t job, int member) {
         cpu_attn_append(run->b, run->l, i);
 }
 
-/* Tiles of ATTN_TOKENS rows from the last to the first: late rows see more keys. */
+/* Tiles of attn_tokens rows from the last to the first: late rows see more keys. */
 static void attn_job(void *ctx, int64_t job, int member) {
     Layer *run = ctx;
     Cpu *b = run->b;
@@ -201,16 +233,31 @@ static void attn_job(void *ctx, int64_t job, int member) {
     job /= b->c.n_kv_heads;
     for (int32_t i = 0; i < run->pass->n_seqs; i++) {
         Span rows = pass_rows(run->pass, i);
-        int32_t n_tiles = div_up_i32(rows.end - rows.first, ATTN_TOKENS);
+        int32_t n_tiles = div_up_i32(rows.end - rows.first, run->attn_tokens);
         if (job >= n_tiles) {
             job -= n_tiles;
             continue;
         }
-        int32_t row = rows.first + (n_tiles - 1 - (int32_t)job) * ATTN_TOKENS;
-        cpu_attn_prefill(b, &b->members[member], run->l, row, min_i32(ATTN_TOKENS, rows.end - row),
-                         kv_head);
+        int32_t row = rows.first + (n_tiles - 1 - (int32_t)job) * run->attn_tokens;
+        cpu_attn_prefill(b, &b->members[member], run->l, row,
+                         min_i32(run->attn_tokens, rows.end - row), kv_head);
         return;
     }
+}
+
+static void run_attn(Layer *run) {
+    Cpu *b = run->b;
+    int64_t n_tiles = 0, rows = (int64_t)run->pass->n_rows * b->c.n_kv_heads;
+    rows /= (int64_t)ATTN_JOBS_A_MEMBER * pool_n_members(b->pool);
+    run->attn_tokens =
+        max_i32(ATTN_LEAST, min_i32(ATTN_TOKENS, (int32_t)rows) / ATTN_LEAST * ATTN_LEAST);
+    for (int32_t i = 0; i < run->pass->n_seqs; i++) {
+        Span span = pass_rows(run->pass, i);
+        n_tiles += div_up_i32(span.end - span.first, run->attn_tokens);
+    }
+    run_rows(run, append_job);
+    pool_jobs(b->pool, n_tiles * b->c.n_kv_heads, attn_job, run);
+    cpu_stage_end(b, PHASE_PREFILL, STAGE_ATTN);
 }
 
 static void run_mixer(Layer *run) {
@@ -219,24 +266,26 @@ static void run_mixer(Layer *run) {
     run->branch = NULL;
     run_rows(run, norm_job);
     run->n_parts = cpu_stage_mixer(run->l, run->parts);
-    run_products(run, b->s.proj, (size_t)b->proj_width, b->s.in, b->in_bytes);
+    int64_t in_jobs = plan_products(run, b->s.proj, (size_t)b->proj_width, b->s.in, b->in_bytes);
+    pool_jobs(b->pool, in_jobs, product_job, run);
     cpu_stage_end(b, PHASE_PREFILL, run->l->is_attn ? STAGE_ATTN_IN : STAGE_GDN_IN);
-    if (run->l->is_attn) {
-        run_rows(run, append_job);
-        int64_t n_tiles = 0;
-        for (int32_t i = 0; i < run->pass->n_seqs; i++) {
-            Span rows = pass_rows(run->pass, i);
-            n_tiles += div_up_i32(rows.end - rows.first, ATTN_TOKENS);
-        }
-        pool_jobs(b->pool, n_tiles * b->c.n_kv_heads, attn_job, run);
-    } else {
-        pool_jobs(b->pool, (int64_t)run->pass->n_seqs * b->c.n_gdn_key_heads, gdn_job, run);
-    }
-    cpu_stage_end(b, PHASE_PREFILL, run->l->is_attn ? STAGE_ATTN : STAGE_GDN);
+    if (run->l->is_attn)
+        run_attn(run);
     run->parts[0] = (StagePart){&run->l->m[run->l->is_attn ? SLOT_ATTN_O : SLOT_GDN_OUT], 0};
     run->n_parts = 1;
-    run_products(run, b->s.branch, (size_t)b->c.hidden, b->s.inner, b->inner_bytes);
-    cpu_stage_end(b, PHASE_PREFILL, run->l->is_attn ? STAGE_ATTN_OUT : STAGE_GDN_OUT);
+    run->out_jobs =
+        plan_products(run, b->s.branch, (size_t)b->c.hidden, b->s.inner, b->inner_bytes);
+    if (run->l->is_attn) {
+        pool_jobs(b->pool, run->out_jobs, product_job, run);
+        cpu_stage_end(b, PHASE_PREFILL, STAGE_ATTN_OUT);
+    } else {
+        for (int32_t i = 0; i < div_up_i32(run->pass->n_rows, PRODUCT_ROWS); i++)
+            atomic_store(&b->s.rows_done[i], 0);
+        int32_t n_heads = run->pass->n_seqs * b->c.n_gdn_key_heads;
+        atomic_store(&run->heads_left, n_heads);
+        pool_jobs(b->pool, n_heads + run->out_jobs, gdn_or_out_job, run);
+        cpu_stage_end(b, PHASE_PREFILL, STAGE_GDN_OUT);
+    }
 }
 
 /* At most MATMUL_ROWS places of the lists: rows of active expert number i. */
@@ -265,18 +314,26 @@ static Piece piece_find(const ExpertLists *lists, int64_t number) {
     return (Piece){i, {first, min_i32(first + MATMUL_ROWS, lists->first[e + 1])}};
 }
 
+/* Units of one job of an expert. */
+static int32_t job_units(const Layer *run) {
+    return run->pass->n_rows < FEW_ROWS ? PROMPT_UNITS / 2 : PROMPT_UNITS;
+}
+
 /* Jobs of one expert with `inner` inner values. */
-static int32_t inner_jobs(int32_t inner) { return div_up_i32(inner, PROMPT_UNITS * EXPERT_UNIT); }
+static int32_t inner_jobs(const Layer *run, int32_t inner) {
+    return div_up_i32(inner, job_units(run) * EXPERT_UNIT);
+}
 
 /* The units of job number `job` of an expert. */
-static void inner_units(InnerJob *to, int32_t job, int32_t inner) {
-    to->unit = job * PROMPT_UNITS;
-    to->n_units = min_i32(PROMPT_UNITS, inner / EXPERT_UNIT - to->unit);
+static void inner_units(InnerJob *to, const Layer *run, int32_t job, int32_t inner) {
+    to->unit = job * job_units(run);
+    to->n_units = min_i32(job_units(run), inner / EXPERT_UNIT - to->unit);
 }
 
 /* Jobs of the shared expert, which come first: they are the longest. */
 static int64_t shared_jobs(const Layer *run) {
-    return (int64_t)div_up_i32(run->pass->n_rows, MATMUL_ROWS) * inner_jobs(run->b->c.shared_inner);
+    return (int64_t)div_up_i32(run->pass->n_rows, MATMUL_ROWS) *
+           inner_jobs(run, run->b->c.shared_inner);
 }
 
 /* Some inner values of one expert for a piece of its rows, or of the shared expert for MATMUL_ROWS
@@ -286,18 +343,18 @@ static void inner_job(void *ctx, int64_t job, int member) {
     Cpu *b = run->b;
     InnerJob inner = {.phase = PHASE_PREFILL, .l = run->l, .in = b->s.in};
     if (job < shared_jobs(run)) {
-        int32_t per = inner_jobs(b->c.shared_inner), row = (int32_t)(job / per) * MATMUL_ROWS;
-        inner_units(&inner, (int32_t)(job % per), b->c.shared_inner);
+        int32_t per = inner_jobs(run, b->c.shared_inner), row = (int32_t)(job / per) * MATMUL_ROWS;
+        inner_units(&inner, run, (int32_t)(job % per), b->c.shared_inner);
         cpu_moe_inner_shared(b, &b->members[member], &inner, row,
                              min_i32(MATMUL_ROWS, run->pass->n_rows - row));
         return;
     }
     job -= shared_jobs(run);
-    int32_t per = inner_jobs(b->c.expert_inner);
+    int32_t per = inner_jobs(run, b->c.expert_inner);
     Piece piece = piece_find(&run->lists, job / per);
     inner.expert = run->lists.active[piece.i];
     inner.act_row = cpu_moe_act_row(b, &run->lists, piece.i);
-    inner_units(&inner, (int32_t)(job % per), b->c.expert_inner);
+    inner_units(&inner, run, (int32_t)(job % per), b->c.expert_inner);
     cpu_moe_inner(b, &b->members[member], &inner, &run->lists, piece.places);
 }
 
@@ -353,6 +410,8 @@ static void combine_job(void *ctx, int64_t job, int member) {
         float *x = cpu_row_x(b, run->pass, row);
         for (int32_t d = 0; d < b->c.hidden; d++)
             x[d] += sum[d];
+        if (run->number + 1 == b->c.n_layers && !b->k.elem.is_finite(x, b->c.hidden))
+            cpu_row_bad(&run->pass->rows[row], run->number);
     }
 }
 
@@ -365,7 +424,7 @@ static void run_experts(Layer *run) {
     run->lists = cpu_moe_sort(b, b->s.topk, run->pass->n_rows, b->s.order);
     b->n_expert_reads += (uint64_t)run->lists.n_active;
     cpu_stage_end(b, PHASE_PREFILL, STAGE_ROUTER);
-    int64_t n_jobs = n_pieces(&run->lists) * inner_jobs(b->c.expert_inner);
+    int64_t n_jobs = n_pieces(&run->lists) * inner_jobs(run, b->c.expert_inner);
     pool_jobs(b->pool, shared_jobs(run) + n_jobs, inner_job, run);
     cpu_stage_end(b, PHASE_PREFILL, STAGE_EXPERTS_UP);
     pool_jobs(b->pool, down_jobs(run), down_job, run);

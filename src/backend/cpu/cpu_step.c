@@ -35,7 +35,18 @@ static void pass_keep_rows(Cpu *b, Pass *pass, const BatchSeq *seq, int32_t *at)
         return;
     memmove(b->s.x + (size_t)to * hidden, b->s.x + (size_t)from * hidden,
             sizeof *b->s.x * (size_t)seq->n_rows * hidden);
+    memmove(pass->cos_sin + (size_t)to * ROPE_DIMS, pass->cos_sin + (size_t)from * ROPE_DIMS,
+            sizeof *pass->cos_sin * (size_t)seq->n_rows * ROPE_DIMS);
     memmove(pass->rows + to, pass->rows + from, sizeof *pass->rows * (size_t)seq->n_rows);
+}
+
+void cpu_row_rope(const Cpu *b, const Pass *pass, int32_t row) {
+    float *cos_sin = pass->cos_sin + (size_t)row * ROPE_DIMS;
+    for (int j = 0; j < ROPE_DIMS / 2; j++) {
+        double angle = pass->rows[row].pos * b->rope_freq[j];
+        cos_sin[j] = (float)cos(angle);
+        cos_sin[ROPE_DIMS / 2 + j] = (float)sin(angle);
+    }
 }
 
 /* Adds a sequence to the pass of its phase; at: see pass_keep_rows. */
@@ -48,21 +59,15 @@ static void pass_add_seq(Cpu *b, Pass *pass, int32_t seq_number, int32_t *at) {
     pass->slots[pass->n_seqs] = seq->slot;
     pass->row0[pass->n_seqs++] = pass->n_rows;
     for (int32_t i = 0; i < seq->n_rows; i++) {
-        int32_t pos = seq->pos0 + i;
-        float *cos_sin = pass->cos_sin + (size_t)pass->n_rows * ROPE_DIMS;
-        for (int j = 0; j < ROPE_DIMS / 2; j++) {
-            double angle = pos * b->rope_freq[j];
-            cos_sin[j] = (float)cos(angle);
-            cos_sin[ROPE_DIMS / 2 + j] = (float)sin(angle);
-        }
-        PassRow *row = &pass->rows[pass->n_rows++];
+        PassRow *row = &pass->rows[pass->n_rows];
         *row = (PassRow){.seq = seq_number,
-                         .pos = pos,
+                         .pos = seq->pos0 + i,
                          .id = row_id(b, seq, i),
                          .bad_layer = goes_on ? row->bad_layer : -1};
+        if (seq->phase == PHASE_DECODE) // prompts: with the embedding
+            cpu_row_rope(b, pass, pass->n_rows);
+        pass->n_rows++;
     }
-    if (seq->pos0 == 0 && !goes_on && b->slot_bytes)
-        memset(b->slot_map + (size_t)seq->slot * b->slot_bytes, 0, b->slot_bytes);
 }
 
 /* Fills both passes from the batch and says where the wanted logits go. */
@@ -186,12 +191,13 @@ typedef struct SampleRun {
 } SampleRun;
 
 /* The verdict on a sequence's rows. A row whose logits nobody wants is judged by its residual
- * stream behind the last layer. */
+ * stream behind the last layer, a prompt's at once where that is made. */
 static void seq_judge(Cpu *b, const Pass *pass, int32_t first, int32_t end, BatchResult *result) {
     for (int32_t i = first; i < end; i++) {
         const PassRow *row = &pass->rows[i];
         int32_t bad = row->bad_layer;
-        if (bad < 0 && !b->k.elem.is_finite(cpu_row_x(b, pass, i), b->c.hidden))
+        if (bad < 0 && pass->phase == PHASE_DECODE &&
+            !b->k.elem.is_finite(cpu_row_x(b, pass, i), b->c.hidden))
             bad = b->c.n_layers - 1;
         if (bad >= 0 && (result->bad_layer < 0 || bad < result->bad_layer)) {
             result->bad_layer = bad;

@@ -27,7 +27,7 @@ enum {
     TILE_BYTES_Q8 = STRIP_ROWS * GROUP_INPUTS + TILE_SCALES,
     MATMUL_ROWS = 128,                    // most rows of one matmul call
     ROW_BLOCK = 16,                       // rows of a block, see MatmulKernels
-    ATTN_TOKENS = 16,                     // most tokens of one attention prefill call
+    ATTN_TOKENS = 32,                     // most tokens of one attention prefill call
     KV_KEYS = 64,                         // keys of one KV block
     KV_ELEMENTS = KV_KEYS * ATTN_HEAD,    // of K, and of V, of one block and KV head
     STATE_ELEMENTS = GDN_HEAD * GDN_HEAD, // recurrent state of one value head
@@ -109,8 +109,8 @@ static inline size_t kv_v_index(int32_t d, int32_t key) {
 enum { ATTN_PART = ATTN_HEAD + 2 }; // f32 of one head's partial result: maximum, sum, o[256]
 
 /* Attention over paged keys. Scores are q . k: q comes scaled. Softmax runs online over blocks of
- * 64 keys at absolute positions. The amx column
- * rounds the weights of prompts to bf16; their sum is then that of the rounded ones. */
+ * 64 keys at absolute positions, of prompts in the amx column over 256, where it rounds weights to
+ * bf16; their sum is then that of the rounded ones. */
 typedef struct AttnKernels {
     const char *column;
     bool is_f32_kv; // what the KV blocks hold

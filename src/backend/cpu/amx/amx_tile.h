@@ -34,6 +34,11 @@ static_assert(sizeof(TileConfig) == 64, "read by the instruction");
  * or dropped. */
 static inline void tile_fence(void) { __asm__ volatile("" ::: "memory"); }
 
+/* The pointer p, about which the compiler knows nothing any more. A tile's address must stand in a
+ * register of its own: of a pointer it knows, gcc computes all addresses of an unrolled loop ahead
+ * of the loop, and then keeps them in vector registers. */
+#define POINTER_HIDE(p) __asm__("" : "+r"(p))
+
 /* Tiles with the given numbers of rows (0: not used), 64 bytes each; their contents become zero. */
 static inline void tile_configure(const uint8_t rows[TILE_N]) {
     TileConfig c = {.palette = 1};

@@ -1,29 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-/* matmul_amx.c - products of prompts with packed weights on bf16 tiles: weights become bf16, sums
- * stay in the tiles over all inputs. Of rows that want decode's numbers exact ones on 8-bit tiles.
+/* matmul_amx.c - products of prompts with packed weights on bf16 tiles: weights become bf16 (see
+ * unpack_amx.h), sums are f32. Of rows that want decode's numbers exact ones on 8-bit tiles.
  *
  * Path:     the passes call it through MatmulKernels, strip range by strip range.
  * Owns:     nothing.  Thread: any.
  * Not here: products of few decoded rows (matmul_avx512.c).
  *
- * A weight is scale * code + bias, rounded to f32 and then to bf16, an input is rounded to bf16;
- * one tile instruction adds the products of 16 outputs with 16 rows over 32 inputs. Weights are the
- * operand that has a row for each output, so that a line of it belongs to one output and one group:
- * its codes look their values up in a table of 16. One strip goes over up to PASS_BLOCKS blocks of
- * rows, and the next group is unpacked between the products of this one, so that vector units and
- * tile unit work side by side and unpacked weights never leave L1.
+ * One tile instruction adds the products of 16 outputs with 16 rows over 32 inputs. Two strips go
+ * together over all blocks of rows, range by range of inputs: what they are unpacked to for a range
+ * stays in L1 and serves every block; the next range is unpacked between the products of this one.
+ * So a tile of rows, which comes from L2, is loaded once for two products, past L1, and a strip is
+ * unpacked once for all rows. Sums lie in memory between ranges.
  *
- * Few tiles are in use at a time on purpose. The CPU renames them from a small pool that two
- * threads of a core share: products of 2 strips by 2 blocks in all 8 tiles, which save loads, take
- * 28 ns each where one strip by one or two blocks takes 14 and the tile unit alone 7.5 (measured
- * with all threads busy).
+ * Few tiles are in use at a time on purpose: the CPU renames them from a small pool that two
+ * threads of a core share. With all threads busy a product of this form takes 13 ns with its loads
+ * from L1 where four tiles of sums take 17 (docs/performance.md).
  *
- * Order of inputs. What four lines of a packed tile hold of one output, 16 bytes, gives 32 weights
- * by four shifts; that order is kept. Element p of half h of a group is input
- *     32 h + p % 8 / 2 * 8 + p % 2 * 2 + {0, 4, 1, 5}[p / 8]
- * everywhere here, so elements 2j and 2j + 1 are inputs that lie 2 apart. */
-#include "backend/cpu/amx/amx_tile.h"
-#include "backend/cpu/avx512/math_avx512.h"
+ * Order of summation: inputs ascending, one tile of 32 after the other, whatever the rows. */
+#include "backend/cpu/amx/unpack_amx.h"
 #include "backend/cpu/avx512/row_avx512.h"
 #include "backend/cpu/kernels.h"
 #include "base/checked.h"
@@ -32,36 +26,29 @@
 #include <string.h>
 
 enum {
-    PASS_BLOCKS = 4,  // best of 2, 3 and 4
-    TILE_INPUTS = 32, // of one tile of weights or of rows
-    TILE_BYTES = TILE_ROWS * TILE_ROW_BYTES,
-    GROUP_TILES = GROUP_INPUTS / TILE_INPUTS,
-    RING_GROUPS = 4, // unpacked: the one in use, the next, and stores on their way
-    UNPACK_PARTS = 8,
+    PAIR = 2,         // strips that go together
+    RANGE_GROUPS = 4, // of a range: 16 KB of two strips; twice as many leave L1 too little
+    RANGE_TILES = RANGE_GROUPS * GROUP_TILES,
+    RANGE_UNITS = PAIR * RANGE_GROUPS, // groups of one strip
+    MAX_BLOCKS = MATMUL_ROWS / ROW_BLOCK,
 };
 
-/* Numbers of tiles: sums of up to four blocks, weights, rows. */
+/* Numbers of tiles: sums of two strips, weights, rows. */
 #define SUMS_0 0
 #define SUMS_1 1
-#define SUMS_2 2
-#define SUMS_3 3
-#define STRIP 4
-#define ROWS 5
+#define STRIP 2
+#define ROWS 3
 
-/* One group of one strip: of each output a line with its elements. */
-typedef struct Weights {
-    uint8_t line[GROUP_TILES][STRIP_ROWS][TILE_ROW_BYTES];
-} Weights;
+/* Unpacked weights of both strips by turns: of a strip and 32 inputs a line for each output. */
+typedef uint8_t Range[RANGE_TILES][PAIR][TILE_BYTES];
 
-typedef float Sums[PASS_BLOCKS][STRIP_ROWS][ROW_BLOCK];
+typedef float Sums[PAIR][STRIP_ROWS][ROW_BLOCK];
 
 typedef struct Work {
-    _Alignas(64) Weights ring[RING_GROUPS];
-    uint8_t codes[2 * GROUP_TILES][4][64]; // of output 4 L + i 16 bytes: lane L of [i]
-    uint16_t tables[STRIP_ROWS][16];
-    float scale[STRIP_ROWS], bias[STRIP_ROWS];
-    Sums sums[2];
-    uint32_t turn; // place in the ring of the group that comes next
+    _Alignas(64) Range range[2]; // by turns: in use, and the next
+    Sums sums[MAX_BLOCKS];
+    Unpack unpack;
+    int turn;      // of the range that comes next
     bool is_ready; // and whether it is there
 } Work;
 
@@ -70,14 +57,6 @@ static MatmulKernels exact_kernels(void) {
     MatmulKernels t;
     matmul_avx512_init(&t);
     return t;
-}
-
-/* 32 following inputs as elements. */
-static inline __m512i elements_round(__m512 low, __m512 high) {
-    const __m512i order =
-        _mm512_set_epi16(31, 29, 23, 21, 15, 13, 7, 5, 27, 25, 19, 17, 11, 9, 3, 1, 30, 28, 22, 20,
-                         14, 12, 6, 4, 26, 24, 18, 16, 10, 8, 2, 0);
-    return _mm512_permutexvar_epi16(order, (__m512i)_mm512_cvtne2ps_pbh(high, low));
 }
 
 /* ---- rows ---- */
@@ -162,232 +141,208 @@ static void matmul_amx_block_put(void *to, int32_t row, int32_t m, int32_t group
     }
 }
 
-/* ---- weights ---- */
-
-/* The codes of four lines by output. */
-static inline void codes_turn(uint8_t to[4][64], const uint8_t *lines) {
-    __m512i a = _mm512_load_si512(lines), b = _mm512_load_si512(lines + 64);
-    __m512i c = _mm512_load_si512(lines + 128), d = _mm512_load_si512(lines + 192);
-    __m512i low0 = _mm512_unpacklo_epi32(a, b), low1 = _mm512_unpacklo_epi32(c, d);
-    __m512i high0 = _mm512_unpackhi_epi32(a, b), high1 = _mm512_unpackhi_epi32(c, d);
-    _mm512_store_si512(to[0], _mm512_unpacklo_epi64(low0, low1));
-    _mm512_store_si512(to[1], _mm512_unpackhi_epi64(low0, low1));
-    _mm512_store_si512(to[2], _mm512_unpacklo_epi64(high0, high1));
-    _mm512_store_si512(to[3], _mm512_unpackhi_epi64(high0, high1));
-}
-
-static inline void scales_widen(Work *w, const uint8_t *tile, size_t bytes) {
-    const uint16_t *scales = (const uint16_t *)(tile + bytes - TILE_SCALES);
-    _mm512_store_ps(w->scale, bf16_load_ps(scales));
-    _mm512_store_ps(w->bias, bf16_load_ps(scales + STRIP_ROWS));
-}
-
-/* 16 bytes of output 4 L + i. */
-static inline __m128i codes_of(const Work *w, int quarter, int L, int i) {
-    return _mm_load_si128((const __m128i *)(const void *)w->codes[quarter][i] + L);
-}
-
-/* What code 0..15 stands for, of outputs [r, r + 8). */
-static inline void tables_make(Work *w, int r) {
-    const __m512 code = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    for (int end = r + 8; r < end; r += 2) {
-        __m512 t[2];
-        for (int i = 0; i < 2; i++)
-            t[i] = _mm512_fmadd_ps(code, _mm512_set1_ps(w->scale[r + i]),
-                                   _mm512_set1_ps(w->bias[r + i]));
-        _mm512_store_si512(w->tables[r], (__m512i)_mm512_cvtne2ps_pbh(t[1], t[0]));
-    }
-}
-
-/* Lines of outputs [4 L, 4 L + 4). */
-static inline void lines_look_up(Weights *to, const Work *w, int L) {
-    // An index has garbage above its 4 bits; the table, held twice, lets one of them be.
-    const __m512i shift =
-        _mm512_set_epi64(0x000c000c000c000c, 0x000c000c000c000c, 0x0008000800080008,
-                         0x0008000800080008, 0x0004000400040004, 0x0004000400040004, 0, 0);
-    for (int i = 0; i < 4; i++) {
-        __m512i table = _mm512_broadcast_i64x4(
-            _mm256_load_si256((const __m256i *)(const void *)w->tables[4 * L + i]));
-        for (int h = 0; h < GROUP_TILES; h++) {
-            __m512i own = _mm512_broadcast_i32x4(codes_of(w, h, L, i));
-            __m512i index = _mm512_srlv_epi16(own, shift);
-            _mm512_store_si512(to->line[h][4 * L + i], _mm512_permutexvar_epi16(index, table));
-        }
-    }
-}
-
-static inline void lines_compute(Weights *to, const Work *w, int L) {
-    for (int i = 0; i < 4; i++) {
-        __m512 scale = _mm512_set1_ps(w->scale[4 * L + i]),
-               bias = _mm512_set1_ps(w->bias[4 * L + i]);
-        for (int h = 0; h < GROUP_TILES; h++) {
-            __m512 value[2];
-            for (int half = 0; half < 2; half++) {
-                __m512i code = _mm512_cvtepu8_epi32(codes_of(w, 2 * h + half, L, i));
-                value[half] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(code), scale, bias);
-            }
-            _mm512_store_si512(to->line[h][4 * L + i], elements_round(value[0], value[1]));
-        }
-    }
-}
-
-/* Part 0..7 of the unpacking of one group of one strip; bits and part are constants. Between them
- * values go through memory: there a broadcast is part of a load, from a register it is a shuffle,
- * and shuffles bind. */
-static inline __attribute__((always_inline)) void
-weights_unpack(Weights *to, Work *w, const uint8_t *tile, int bits, int part) {
-    if (part == 0)
-        scales_widen(w, tile, tile_bytes(bits));
-    if (part < (bits == 4 ? 2 : 4))
-        codes_turn(w->codes[part], tile + part * 256);
-    else if (part < 4)
-        tables_make(w, part % 2 * 8);
-    else if (bits == 4)
-        lines_look_up(to, w, part - 4);
-    else
-        lines_compute(to, w, part - 4);
-    tile_fence();
-}
-
 /* ---- products ---- */
 
-/* One strip over all inputs. */
-typedef struct Pass {
-    const uint8_t *w;
-    const uint8_t *after; // the strip of the next pass, of as many bits; NULL: unknown
-    const uint8_t *ahead; // a strip to be fetched meanwhile; NULL: none
-    int32_t n_groups;
-} Pass;
+/* Two strips over all inputs. */
+typedef struct Pair {
+    const uint8_t *w[PAIR], *ahead[PAIR]; // ahead: strips to be fetched meanwhile
+    int32_t bits[PAIR];
+} Pair;
 
-/* Adds the products of the tile of weights in use with one of block number b (a constant). */
-static inline __attribute__((always_inline)) void block_add(const uint8_t *rows, int b) {
-    TILE(loadd)(ROWS, rows, TILE_ROW_BYTES);
-    switch (b) {
-    case 0: TILE(dpbf16ps)(SUMS_0, STRIP, ROWS); break;
-    case 1: TILE(dpbf16ps)(SUMS_1, STRIP, ROWS); break;
-    case 2: TILE(dpbf16ps)(SUMS_2, STRIP, ROWS); break;
-    default: TILE(dpbf16ps)(SUMS_3, STRIP, ROWS); break;
-    }
+/* Where a range's weights come from. */
+typedef struct Source {
+    const Pair *pair;
+    int32_t group; // first
+    uint8_t *to;   // a Range
+    Unpack *unpack;
+} Source;
+
+/* One group of one strip on its way. */
+typedef struct Unit {
+    uint8_t *to;
+    const uint8_t *tile, *ahead;
+    Unpack *unpack;
+    bool is_q4;
+} Unit;
+
+static inline __attribute__((always_inline)) Unit unit_find(const Source *from, int unit) {
+    int s = unit % PAIR, g = unit / PAIR;
+    const Pair *p = from->pair;
+    size_t at = (size_t)(from->group + g) * tile_bytes(p->bits[s]);
+    return (Unit){from->to + (size_t)(g * GROUP_TILES * PAIR + s) * TILE_BYTES, p->w[s] + at,
+                  p->ahead[s] + at, from->unpack, p->bits[s] == 4};
 }
 
-/* Those parts of unpacking that stand behind product number `slot` of 2 n of a group. */
-static inline __attribute__((always_inline)) void
-slot_unpack(Weights *to, Work *w, const uint8_t *tile, int bits, int n, int slot) {
-#define PART(p)                                                                                    \
-    if ((p)*2 * n / UNPACK_PARTS == slot)                                                          \
-        weights_unpack(to, w, tile, bits, p);
-    PART(0) PART(1) PART(2) PART(3) PART(4) PART(5) PART(6) PART(7)
+/* Parts [first, end), constants. */
+static inline __attribute__((always_inline)) void unit_parts(const Unit *u, int first, int end) {
+#define PART(bits, i)                                                                              \
+    if ((i) >= first && (i) < end)                                                                 \
+    unpack_part(u->to, (size_t)PAIR *TILE_BYTES, u->unpack, u->tile, u->ahead, bits, i)
+#define PARTS(bits)                                                                                \
+    do {                                                                                           \
+        PART(bits, 0);                                                                             \
+        PART(bits, 1);                                                                             \
+        PART(bits, 2);                                                                             \
+        PART(bits, 3);                                                                             \
+        PART(bits, 4);                                                                             \
+        PART(bits, 5);                                                                             \
+        PART(bits, 6);                                                                             \
+        PART(bits, 7);                                                                             \
+    } while (0)
+    if (first == end)
+        return;
+    if (u->is_q4)
+        PARTS(4);
+    else
+        PARTS(8);
+#undef PARTS
 #undef PART
 }
 
-/* sums of a strip by n blocks; bits and n are constants. */
-static inline __attribute__((always_inline)) void
-pass_make(Sums sums, Work *w, const Pass *p, const uint8_t *const *rows, int bits, int n) {
-    const size_t bytes = tile_bytes(bits);
-    uint32_t turn = w->turn;
-    if (!w->is_ready)
-        slot_unpack(&w->ring[turn], w, p->w, bits, 0, 0);
-    TILE(zero)(SUMS_0);
-    if (n > 1)
-        TILE(zero)(SUMS_1);
-    if (n > 2)
-        TILE(zero)(SUMS_2);
-    if (n > 3)
-        TILE(zero)(SUMS_3);
-    for (int32_t g = 0; g < p->n_groups; g++) {
-        const Weights *own = &w->ring[turn];
-        turn = (turn + 1) % RING_GROUPS;
-        Weights *next = &w->ring[turn];
-        const uint8_t *tile = p->w + (size_t)(g + 1) * bytes;
-        if (g + 1 == p->n_groups)
-            tile = p->after ? p->after : p->w;
-        if (p->ahead)
-            for (size_t line = 0; line < bytes; line += 64)
-                _mm_prefetch((const char *)p->ahead + (size_t)g * bytes + line, _MM_HINT_T1);
-        for (int h = 0; h < GROUP_TILES; h++) {
-            size_t at = (size_t)(g * GROUP_TILES + h) * TILE_BYTES;
-            TILE(loadd)(STRIP, own->line[h], TILE_ROW_BYTES);
-            for (int b = 0; b < n; b++) {
-                block_add(rows[b] + at, b);
-                slot_unpack(next, w, tile, bits, n, h * n + b);
-            }
+static __attribute__((noinline)) void range_unpack(const Source *from, int32_t n_groups) {
+    for (int unit = 0; unit < n_groups * PAIR; unit++) {
+        Unit u = unit_find(from, unit);
+        unit_parts(&u, 0, UNPACK_PARTS);
+    }
+}
+
+/* What is added of a block. */
+typedef struct Block {
+    const uint8_t *rows, *weights;
+} Block;
+
+static inline __attribute__((always_inline)) void tile_add_0(Block *b) {
+    TILE(stream_loadd)(ROWS, b->rows, TILE_ROW_BYTES);
+    TILE(loadd)(STRIP, b->weights, TILE_ROW_BYTES);
+    TILE(dpbf16ps)(SUMS_0, STRIP, ROWS);
+    b->rows += TILE_BYTES;
+    b->weights += TILE_BYTES;
+    POINTER_HIDE(b->rows);
+    POINTER_HIDE(b->weights);
+}
+
+static inline __attribute__((always_inline)) void tile_add_1(Block *b) {
+    TILE(loadd)(STRIP, b->weights, TILE_ROW_BYTES);
+    TILE(dpbf16ps)(SUMS_1, STRIP, ROWS);
+    b->weights += TILE_BYTES;
+    POINTER_HIDE(b->weights);
+}
+
+/* Step i of the 8 / n for a unit: two products, n parts of its unpacking. */
+static inline __attribute__((always_inline)) void step_run(Block *b, const Unit *u, int n, int i) {
+    tile_add_0(b);
+    unit_parts(u, i * n, i * n + n / 2);
+    tile_add_1(b);
+    unit_parts(u, i * n + n / 2, i * n + n);
+}
+
+/* A block by a whole range, and units [unit, unit + n) of the next. */
+static inline __attribute__((always_inline)) void block_run(Block b, const Source *next, int unit,
+                                                            int n) {
+    for (int end = unit + n; unit < end; unit++) {
+        Unit u = unit_find(next, unit);
+        step_run(&b, &u, n, 0);
+        if (n < 8)
+            step_run(&b, &u, n, 1);
+        if (n < 4) {
+            step_run(&b, &u, n, 2);
+            step_run(&b, &u, n, 3);
+        }
+        if (n < 2) {
+            step_run(&b, &u, n, 4);
+            step_run(&b, &u, n, 5);
+            step_run(&b, &u, n, 6);
+            step_run(&b, &u, n, 7);
         }
     }
-    w->turn = turn;
-    w->is_ready = p->after != NULL;
-    TILE(stored)(SUMS_0, sums[0], TILE_ROW_BYTES);
-    if (n > 1)
-        TILE(stored)(SUMS_1, sums[1], TILE_ROW_BYTES);
-    if (n > 2)
-        TILE(stored)(SUMS_2, sums[2], TILE_ROW_BYTES);
-    if (n > 3)
-        TILE(stored)(SUMS_3, sums[3], TILE_ROW_BYTES);
+}
+
+/* A block by n_tiles tiles of inputs; a whole range if n units are to be unpacked meanwhile. */
+static __attribute__((noinline)) void block_add(Block b, int32_t n_tiles, const Source *next,
+                                                int unit, int n) {
+    switch (n) {
+    case 1: block_run(b, next, unit, 1); break;
+    case 2: block_run(b, next, unit, 2); break;
+    case 4: block_run(b, next, unit, 4); break;
+    case 8: block_run(b, next, unit, 8); break;
+    default:
+        for (int32_t i = 0; i < n_tiles; i++) {
+            tile_add_0(&b);
+            tile_add_1(&b);
+        }
+    }
+}
+
+/* Units that each of the first blocks unpacks. */
+static int block_units(int n_blocks) {
+    return n_blocks >= 8 ? 1 : n_blocks >= 4 ? 2 : n_blocks >= 2 ? 4 : 8;
+}
+
+/* work->sums of a pair by n_blocks blocks of rows. after: the pair of the next call; NULL: unknown.
+ * One block's sums stay in the tiles. */
+static void pair_make(Work *work, const Pair *p, const Pair *after, int32_t n_groups,
+                      const uint8_t *const *rows, int n_blocks) {
+    static_assert(RANGE_UNITS == 8 && UNPACK_PARTS == 8 && RANGE_TILES == 8, "steps of block_run");
+    if (!work->is_ready)
+        range_unpack(&(Source){p, 0, &work->range[work->turn][0][0][0], &work->unpack},
+                     min_i32(RANGE_GROUPS, n_groups));
+    for (int32_t g = 0, n; g < n_groups; g += n) {
+        n = min_i32(RANGE_GROUPS, n_groups - g);
+        bool is_last = g + n == n_groups;
+        const uint8_t *own = &work->range[work->turn][0][0][0];
+        work->turn = 1 - work->turn;
+        Source next = {is_last ? after : p, is_last ? 0 : g + n, &work->range[work->turn][0][0][0],
+                       &work->unpack};
+        int32_t n_next = !next.pair ? 0 : min_i32(RANGE_GROUPS, n_groups - next.group);
+        int each = n == RANGE_GROUPS && n_next == RANGE_GROUPS ? block_units(n_blocks) : 0;
+        for (int b = 0; b < n_blocks; b++) {
+            if (g == 0) {
+                TILE(zero)(SUMS_0);
+                TILE(zero)(SUMS_1);
+            } else if (n_blocks > 1) {
+                TILE(loadd)(SUMS_0, work->sums[b][0], TILE_ROW_BYTES);
+                TILE(loadd)(SUMS_1, work->sums[b][1], TILE_ROW_BYTES);
+            }
+            block_add((Block){rows[b] + (size_t)g * GROUP_TILES * TILE_BYTES, own}, n * GROUP_TILES,
+                      &next, b * each, b * each < RANGE_UNITS ? each : 0);
+            if (is_last || n_blocks > 1) {
+                TILE(stored)(SUMS_0, work->sums[b][0], TILE_ROW_BYTES);
+                TILE(stored)(SUMS_1, work->sums[b][1], TILE_ROW_BYTES);
+            }
+        }
+        if (!each && n_next)
+            range_unpack(&next, n_next);
+    }
+    work->is_ready = after != NULL;
     tile_fence();
 }
 
-static void pass_q4(Sums sums, Work *w, const Pass *p, const uint8_t *const *rows, int n) {
-    switch (n) {
-    case 1: pass_make(sums, w, p, rows, 4, 1); break;
-    case 2: pass_make(sums, w, p, rows, 4, 2); break;
-    case 3: pass_make(sums, w, p, rows, 4, 3); break;
-    default: pass_make(sums, w, p, rows, 4, 4); break;
-    }
-}
-
-static void pass_q8(Sums sums, Work *w, const Pass *p, const uint8_t *const *rows, int n) {
-    switch (n) {
-    case 1: pass_make(sums, w, p, rows, 8, 1); break;
-    case 2: pass_make(sums, w, p, rows, 8, 2); break;
-    case 3: pass_make(sums, w, p, rows, 8, 3); break;
-    default: pass_make(sums, w, p, rows, 8, 4); break;
-    }
-}
-
-static void pass_run(Sums sums, Work *w, const Pass *p, const uint8_t *const *rows, int n,
-                     int32_t bits) {
-    if (bits == 4)
-        pass_q4(sums, w, p, rows, n);
-    else
-        pass_q8(sums, w, p, rows, n);
-}
-
 static void work_begin(Work *w) {
-    static const uint8_t rows[TILE_N] = {16, 16, 16, 16, 16, 16, 0, 0};
+    static const uint8_t rows[TILE_N] = {16, 16, 16, 16};
     tile_configure(rows);
     w->turn = 0;
     w->is_ready = false;
 }
 
-/* Blocks [b, b + n) of m rows: as few passes as can be, of nearly equal size. */
-static int blocks_take(const uint8_t *rows[PASS_BLOCKS], const void *const *x, int32_t m,
-                       int32_t b) {
-    int32_t n_blocks = div_up_i32(m, ROW_BLOCK), n_passes = div_up_i32(n_blocks - b, PASS_BLOCKS);
-    int n = div_up_i32(n_blocks - b, n_passes);
-    for (int i = 0; i < n; i++)
-        rows[i] = x[(b + i) * ROW_BLOCK];
-    return n;
-}
-
-/* y = the sums of a strip for n_rows rows. Whole lines go past the caches: outputs of a stage are
+/* y = the sums of n strips for m rows. Whole lines go past the caches: outputs of a stage are
  * more than those hold, and would first be read into them. */
-static void outputs_store(float *const *y, ptrdiff_t at, Sums sums, int32_t n_rows) {
-    for (int32_t row = 0; row < n_rows; row += 4) {
-        const uint8_t *lines[STRIP_ROWS];
-        __m512i out[4];
-        for (int r = 0; r < STRIP_ROWS; r++)
-            lines[r] = (const uint8_t *)sums[row / ROW_BLOCK][r];
-        transpose(out, lines, (size_t)(row % ROW_BLOCK) * sizeof(float));
-        for (int i = 0; i < 4; i++) {
-            if (row + i >= n_rows)
-                break;
-            float *to = y[row + i] + at;
-            __m512 value = _mm512_castsi512_ps(out[i]);
-            if ((uintptr_t)to % 64 == 0)
-                _mm512_stream_ps(to, value);
-            else
-                _mm512_storeu_ps(to, value);
+static void outputs_store(float *const *y, ptrdiff_t at, Sums *sums, int32_t n, int32_t m) {
+    for (int32_t row = 0; row < m; row += 4)
+        for (int32_t s = 0; s < n; s++) {
+            const uint8_t *lines[STRIP_ROWS];
+            __m512i out[4];
+            for (int r = 0; r < STRIP_ROWS; r++)
+                lines[r] = (const uint8_t *)sums[row / ROW_BLOCK][s][r];
+            transpose(out, lines, (size_t)(row % ROW_BLOCK) * sizeof(float));
+            for (int32_t i = 0; i < min_i32(4, m - row); i++) {
+                float *to = y[row + i] + at + (ptrdiff_t)s * STRIP_ROWS;
+                __m512 value = _mm512_castsi512_ps(out[i]);
+                if ((uintptr_t)to % 64 == 0)
+                    _mm512_stream_ps(to, value);
+                else
+                    _mm512_storeu_ps(to, value);
+            }
         }
-    }
 }
 
 /* Strips by blocks. */
@@ -399,28 +354,41 @@ typedef struct Strips {
     int32_t m;
 } Strips;
 
+/* Strips s and s + 1; behind the last odd one it stands a second time. */
+static Pair strips_pair(const Strips *c, int32_t s) {
+    size_t bytes = tile_bytes(c->bits) * (size_t)c->n_groups;
+    Pair p = {.bits = {c->bits, c->bits}};
+    for (int i = 0; i < PAIR; i++) {
+        p.w[i] = c->w + (size_t)min_i32(s + i, c->n_strips - 1) * bytes;
+        p.ahead[i] = p.w[i];
+        if (s + PAIR + i < c->n_strips)
+            p.ahead[i] = c->w + (size_t)(s + PAIR + i) * bytes;
+        else if (s + PAIR >= c->n_strips && c->next)
+            p.ahead[i] = c->next + (size_t)i * bytes;
+    }
+    return p;
+}
+
+/* The blocks of m rows. */
+static int blocks_find(const uint8_t *rows[MAX_BLOCKS], const void *const *x, int32_t m) {
+    int n = div_up_i32(m, ROW_BLOCK);
+    for (int b = 0; b < n; b++)
+        rows[b] = x[b * ROW_BLOCK];
+    return n;
+}
+
 static void strips_make(const Strips *c) {
     Work work;
+    const uint8_t *rows[MAX_BLOCKS];
+    int n_blocks = blocks_find(rows, c->x, c->m);
     work_begin(&work);
-    const uint8_t *w = c->w;
-    size_t bytes = tile_bytes(c->bits) * (size_t)c->n_groups;
-    int32_t n_blocks = div_up_i32(c->m, ROW_BLOCK);
-    for (int32_t s = 0; s < c->n_strips; s++, w += bytes) {
-        const uint8_t *following = s + 1 < c->n_strips ? w + bytes : NULL;
-        for (int32_t b = 0, n; b < n_blocks; b += n) {
-            const uint8_t *rows[PASS_BLOCKS];
-            n = blocks_take(rows, c->x, c->m, b);
-            int32_t row = b * ROW_BLOCK;
-            Pass p = {.w = w,
-                      .after = b + n < n_blocks ? w : following,
-                      .ahead = b > 0       ? NULL
-                               : following ? following
-                                           : c->next,
-                      .n_groups = c->n_groups};
-            pass_run(work.sums[0], &work, &p, rows, n, c->bits);
-            outputs_store(c->y + row, (ptrdiff_t)s * STRIP_ROWS, work.sums[0],
-                          min_i32(n * ROW_BLOCK, c->m - row));
-        }
+    Pair p = strips_pair(c, 0), after;
+    for (int32_t s = 0; s < c->n_strips; s += PAIR, p = after) {
+        bool is_last = s + PAIR >= c->n_strips;
+        after = strips_pair(c, is_last ? s : s + PAIR);
+        pair_make(&work, &p, is_last ? NULL : &after, c->n_groups, rows, n_blocks);
+        outputs_store(c->y, (ptrdiff_t)s * STRIP_ROWS, work.sums, min_i32(PAIR, c->n_strips - s),
+                      c->m);
     }
     tile_release();
     _mm_sfence(); // stores past the caches heed no other order
@@ -456,35 +424,29 @@ static void inner_store(uint8_t *block, int32_t strip, float gate[STRIP_ROWS][RO
         }
 }
 
+/* gate and up of strip s. */
+static Pair inner_pair(const MatmulInner *c, int32_t s) {
+    size_t gate = tile_bytes(c->gate_bits) * (size_t)c->n_groups;
+    size_t up = tile_bytes(c->up_bits) * (size_t)c->n_groups;
+    size_t ahead = (size_t)min_i32(s + 1, c->n_strips - 1);
+    return (Pair){.w = {c->gate + (size_t)s * gate, c->up + (size_t)s * up},
+                  .ahead = {c->gate + ahead * gate, c->up + ahead * up},
+                  .bits = {c->gate_bits, c->up_bits}};
+}
+
 static void matmul_amx_inner(const MatmulInner *c) {
     Work work;
-    size_t gate_bytes = tile_bytes(c->gate_bits) * (size_t)c->n_groups;
-    size_t up_bytes = tile_bytes(c->up_bits) * (size_t)c->n_groups;
-    bool same = c->gate_bits == c->up_bits;
-    int32_t n_blocks = div_up_i32(c->m, ROW_BLOCK);
+    const uint8_t *rows[MAX_BLOCKS];
+    int n_blocks = blocks_find(rows, c->x, c->m);
     work_begin(&work);
-    for (int32_t s = 0; s < c->n_strips; s++) {
-        const uint8_t *gate = c->gate + (size_t)s * gate_bytes, *up = c->up + (size_t)s * up_bytes;
+    Pair p = inner_pair(c, 0), after;
+    for (int32_t s = 0; s < c->n_strips; s++, p = after) {
         bool is_last = s + 1 == c->n_strips;
-        for (int32_t b = 0, n; b < n_blocks; b += n) {
-            const uint8_t *rows[PASS_BLOCKS];
-            n = blocks_take(rows, c->x, c->m, b);
-            const uint8_t *after = b + n < n_blocks ? gate : is_last ? NULL : gate + gate_bytes;
-            bool fetches = b == 0 && !is_last;
-            Pass p = {.w = gate,
-                      .after = same ? up : NULL,
-                      .ahead = fetches ? gate + gate_bytes : NULL,
-                      .n_groups = c->n_groups};
-            pass_run(work.sums[0], &work, &p, rows, n, c->gate_bits);
-            p = (Pass){.w = up,
-                       .after = same ? after : NULL,
-                       .ahead = fetches ? up + up_bytes : NULL,
-                       .n_groups = c->n_groups};
-            pass_run(work.sums[1], &work, &p, rows, n, c->up_bits);
-            for (int i = 0; i < n; i++)
-                inner_store(c->act + (size_t)(b + i) * c->act_bytes, c->strip + s, work.sums[0][i],
-                            work.sums[1][i]);
-        }
+        after = inner_pair(c, is_last ? s : s + 1);
+        pair_make(&work, &p, is_last ? NULL : &after, c->n_groups, rows, n_blocks);
+        for (int b = 0; b < n_blocks; b++)
+            inner_store(c->act + (size_t)b * c->act_bytes, c->strip + s, work.sums[b][0],
+                        work.sums[b][1]);
     }
     tile_release();
 }

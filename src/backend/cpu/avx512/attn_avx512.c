@@ -49,6 +49,30 @@ static void attn_avx512_append(void *block, int32_t key, const float *k, const f
     }
 }
 
+/* Turns the scores of n keys into weights below the new maximum; returns the factor for what was
+ * summed before. */
+static inline float soften(float *scores, int32_t n, float *max, float *sum) {
+    __m512 s[KEY_REGS], top = _mm512_set1_ps(*max), total = _mm512_setzero_ps();
+    for (int r = 0; r < KEY_REGS; r++) {
+        int32_t left = n - 16 * r;
+        __mmask16 mask = left >= 16 ? 0xffff : left <= 0 ? 0 : (__mmask16)((1u << left) - 1);
+        s[r] = _mm512_mask_loadu_ps(_mm512_set1_ps(-INFINITY), mask, scores + 16 * r);
+        top = _mm512_max_ps(top, s[r]);
+    }
+    float new_max = _mm512_reduce_max_ps(top);
+    for (int r = 0; r < KEY_REGS; r++) {
+        __m512 p = exp_ps(_mm512_sub_ps(s[r], _mm512_set1_ps(new_max)));
+        _mm512_storeu_ps(scores + 16 * r, p);
+        total = _mm512_add_ps(total, p);
+    }
+    float factor = 0.0f;
+    if (*max != -INFINITY)
+        factor = _mm512_cvtss_f32(exp_ps(_mm512_set1_ps(*max - new_max)));
+    *sum = *sum * factor + _mm512_reduce_add_ps(total);
+    *max = new_max;
+    return factor;
+}
+
 /* Rows of some heads of one token, and what they have summed. */
 typedef struct Rows {
     const uint32_t *q; // [heads][PAIRS]
@@ -132,8 +156,8 @@ static inline __attribute__((always_inline)) void add_heads(float *scores, Rows 
     const char *ask = (const char *)next;
     score_heads(scores, rows->q, block, &ask, heads, regs);
     for (int h = 0; h < heads; h++)
-        factor[h] = soften(scores + h * KV_KEYS, n, rows->max + h * rows->ldm,
-                           rows->sum + h * rows->ldm, false);
+        factor[h] =
+            soften(scores + h * KV_KEYS, n, rows->max + h * rows->ldm, rows->sum + h * rows->ldm);
     weigh_heads(rows, factor, scores, block + KV_ELEMENTS / 2, ask, n, heads, regs);
     rows->q += heads * PAIRS;
     rows->o += heads * rows->ldo;
