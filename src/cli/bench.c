@@ -175,7 +175,8 @@ static Status bench_meter(Bench *b, BackendMeter *better) {
 
 /* The process's largest size since the last reset, the meters' memory not in it. */
 static void bench_note_peak(const Bench *b, BenchRow *row) {
-    uint64_t peak = sysmem_peak(), meters = (uint64_t)b->n_threads * b->meter_bytes;
+    uint64_t peak = sysmem_peak();
+    uint64_t meters = (uint64_t)b->n_threads * round_up_size(b->meter_bytes, 1 << 21);
     peak -= peak > meters ? meters : peak;
     row->peak_bytes = peak > row->peak_bytes ? peak : row->peak_bytes;
 }

@@ -202,6 +202,39 @@ static void prefill_around_256_keys(void **state) {
     sweep(prefill_case, &r, 8, 240, ATTN_TOKENS, 1.0f);
 }
 
+/* A maximum that stays is no reason to change what has been summed up, however large it is: keys
+ * are all the same, values of the first half 1, of the second -1. */
+static void equal_scores_weigh_the_same_however_many(void **state) {
+    UNUSED(state);
+    enum { N_BLOCKS = 64, N_KEYS = N_BLOCKS * KV_KEYS };
+    static const float sizes[] = {5.0f, 5000.0f, 5e9f}; // scores of 5,120 to 5e12
+    Random r = random_open(__func__);
+    KernelTables tables = kernel_tables(false);
+    for (size_t i = 0; i < tables.n * COUNT_OF(sizes); i++) {
+        const AttnKernels *t = &tables.tables[i / COUNT_OF(sizes)].attn;
+        Cache c;
+        cache_open(&c, t, &r, 2 * KV_KEYS, 1.0f);
+        float k[D], v[D], q[D], out[D];
+        const void *blocks[N_BLOCKS];
+        for (int32_t key = 0; key < 2 * KV_KEYS; key++) {
+            for (int d = 0; d < D; d++) {
+                k[d] = sizes[i % COUNT_OF(sizes)];
+                v[d] = key < KV_KEYS ? 1.0f : -1.0f;
+                q[d] = 4.0f;
+            }
+            t->append(c.blocks[key / KV_KEYS], key % KV_KEYS, k, v);
+        }
+        for (int b = 0; b < N_BLOCKS; b++)
+            blocks[b] = c.blocks[b >= N_BLOCKS / 2];
+        void *scratch = guard_alloc(t->scratch_bytes(1));
+        t->prefill(out, q, 1, blocks, N_KEYS - 1, 1, scratch);
+        for (int d = 0; d < D; d++)
+            assert_true(out[d] == 0.0f);
+        guard_free(scratch, t->scratch_bytes(1));
+        cache_close(&c);
+    }
+}
+
 /* One key takes all the weight: scores of some hundreds, exponents far below those of f32. */
 static void extreme_scores(void **state) {
     UNUSED(state);
@@ -280,6 +313,7 @@ int main(void) {
         cmocka_unit_test(decode_of_long_parts),
         cmocka_unit_test(prefill_around_the_block_edges),
         cmocka_unit_test(prefill_around_256_keys),
+        cmocka_unit_test(equal_scores_weigh_the_same_however_many),
         cmocka_unit_test(extreme_scores),
         cmocka_unit_test(nan_keys_spoil_only_who_sees_them),
     };

@@ -186,6 +186,15 @@ static void C68_batch_and_single_are_equal(void **state) {
     }
 }
 
+/* Leaves numbers that are none in a slot. */
+static void slot_poison(OracleDevice *d, int32_t slot) {
+    size_t bytes = backend_slot_host_bytes(d->b);
+    void *nan = malloc(bytes);
+    memset(nan, 0xff, bytes);
+    ORACLE_OK(backend_slot_restore(d->b, slot, nan, err));
+    free(nan);
+}
+
 /* One run of split_layers: three sequences; a decodes while b (from 64 on, with a snapshot at 128)
  * and c are read. */
 typedef struct Split {
@@ -246,6 +255,7 @@ static float *split_run(Fixture *f, const char *mask, int32_t step, int32_t drop
     memset(s.logits, 0, 9 * f->v * sizeof *s.logits);
     free(oracle_prefill(&s.d, &s.a, f->ids + 100, 100, 704, WANT_LAST, NULL));
     free(oracle_prefill(&s.d, &s.b, f->ids, 64, 704, WANT_LAST, NULL));
+    slot_poison(&s.d, s.c.slot);
     for (int32_t at = 0; at < n_layers; at += step) {
         if (at <= gap && gap < at + step && at > 0)
             split_step(f, &s, 0, 0, false, false);
@@ -361,18 +371,23 @@ static void C4_a_poisoned_slot_starts_clean(void **state) {
     device(&d, f, 2, NULL);
     OracleSeq a = oracle_seq(0), b = oracle_seq(0);
     float *want = answer(&d, &a, f->ids, 70, 2, 704);
-    size_t bytes = backend_slot_host_bytes(d.b), block_bytes = backend_block_host_bytes(d.b);
-    void *nan = malloc(bytes), *block = malloc(block_bytes);
-    memset(nan, 0xff, bytes);
+    size_t block_bytes = backend_block_host_bytes(d.b);
+    void *block = malloc(block_bytes);
     memset(block, 0xff, block_bytes);
-    ORACLE_OK(backend_slot_restore(d.b, 0, nan, err));
+    slot_poison(&d, 0);
     for (int32_t i = 0; i < ORACLE_SEQS * ORACLE_SEQ_BLOCKS; i++)
         ORACLE_OK(backend_block_restore(d.b, i, block, err));
     float *got = answer(&d, &b, f->ids, 70, 2, 704);
     expect_same(f, got, want, 3, "slot", 0);
     free(got);
     free(want);
-    free(nan);
+    a = oracle_seq(1), b = oracle_seq(0); // decodes from the first token on, too
+    want = oracle_decode(&d, &a, 5);
+    slot_poison(&d, b.slot);
+    got = oracle_decode(&d, &b, 5);
+    expect_same(f, got, want, 1, "slot", 1);
+    free(got);
+    free(want);
     free(block);
     oracle_device_close(&d);
 }

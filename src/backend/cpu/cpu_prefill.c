@@ -197,7 +197,8 @@ static void gdn_job(void *ctx, int64_t job, int member) {
 
 /* Key heads of all sequences, which are few and long and end at different times, and behind them
  * the products with what they leave, in the order of rows: who has no head goes on with rows that
- * all heads have left. Every head is taken before the first product, so that none waits in vain. */
+ * all heads have left. Every head is taken before the first product, so that none waits in vain;
+ * who waits, at most for the rest of a head, gives its processor away and does not sleep. */
 static void gdn_or_out_job(void *ctx, int64_t job, int member) {
     Layer *run = ctx;
     Cpu *b = run->b;

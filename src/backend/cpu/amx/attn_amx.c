@@ -153,18 +153,20 @@ static float weights_make(float *scores, int32_t n, int32_t end, float *max, flo
     for (int32_t key = 0; key < end; key += 16)
         top = _mm512_max_ps(top, _mm512_loadu_ps(scores + key));
     float new_max = _mm512_reduce_max_ps(top);
-    __m512 shift = _mm512_mul_ps(_mm512_set1_ps(new_max), log2e);
+    const __m512 least = _mm512_set1_ps(new_max);
     for (int32_t key = 0; key < end; key += VALUE_KEYS) {
         __m512 p[2];
         for (int i = 0; i < 2; i++)
-            p[i] = power_ps(_mm512_fmsub_ps(_mm512_loadu_ps(scores + key + 16 * i), log2e, shift));
+            p[i] = power_ps(
+                _mm512_mul_ps(_mm512_sub_ps(_mm512_loadu_ps(scores + key + 16 * i), least), log2e));
         __m512i halves = (__m512i)_mm512_cvtne2ps_pbh(p[1], p[0]);
         _mm512_storeu_si512(scores + key / 2, halves);
         total = _mm512_dpbf16_ps(total, (__m512bh)halves, ones);
     }
     float factor = 0.0f;
     if (*max != -INFINITY)
-        factor = _mm512_cvtss_f32(power_ps(_mm512_fmsub_ps(_mm512_set1_ps(*max), log2e, shift)));
+        factor = _mm512_cvtss_f32(
+            power_ps(_mm512_mul_ps(_mm512_sub_ps(_mm512_set1_ps(*max), least), log2e)));
     *sum = *sum * factor + _mm512_reduce_add_ps(total);
     *max = new_max;
     return factor;

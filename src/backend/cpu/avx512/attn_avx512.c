@@ -18,6 +18,7 @@
 enum {
     HEADS = 8,    // query heads that share the registers of one pass over a block
     MAX_REGS = 4, // of sums of one head
+    KEY_REGS = KV_KEYS / 16,
 };
 
 /* Rows are (token, head). Sizes for `heads` heads a KV head and ATTN_TOKENS tokens. */

@@ -8,7 +8,7 @@
 #include "backend/cpu/avx512/math_avx512.h"
 #include "backend/cpu/kernels.h"
 
-enum { PAIRS = ATTN_HEAD / 2, KEY_REGS = KV_KEYS / 16 };
+enum { PAIRS = ATTN_HEAD / 2 };
 
 /* Queries as bf16 pairs; they are bf16 numbers already, times a power of two. */
 static inline void pack_queries(uint32_t *to, const float *q, size_t rows) {
