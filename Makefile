@@ -42,7 +42,7 @@ FUZZERS := $(patsubst tests/fuzz/%.c,%,$(sort $(wildcard tests/fuzz/fuzz_*.c)))
 .DEFAULT_GOAL := all
 include cuda.mk
 
-.PHONY: all help check check-all unit clean fuzz fuzz-replay format tree bench-text
+.PHONY: always all help check check-all unit clean fuzz fuzz-replay format tree bench-text
 all: $(BUILD)/lily
 
 help:
@@ -85,6 +85,12 @@ $(BUILD)/src/%.o: src/%.c Makefile
 	@$(CC) $(CPPFLAGS) $(CFLAGS) -c -o $@ $<
 
 $(BUILD)/src/cli/%.o: CPPFLAGS += -DLILY_VERSION='"$(VERSION)"' -DLILY_COMMIT='"$(COMMIT)"'
+
+# What names the commit: a new one makes no file of src newer.
+$(patsubst %,$(BUILD)/src/cli/%.o,main bench_json bench_serve): $(BUILD)/gen/commit
+$(BUILD)/gen/commit: always
+	@mkdir -p $(@D)
+	@echo $(COMMIT) | cmp -s - $@ || echo $(COMMIT) >$@
 
 $(BUILD)/liblily.a: $(OBJECTS)
 	@rm -f $@

@@ -57,6 +57,19 @@ def test_files_are_where_they_belong(installed):
     assert str(installed) not in (base / "lib/pkgconfig/lily.pc").read_text()
 
 
+def test_a_new_commit_alone_is_named_by_what_is_built(tmp_path):
+    """Every record of a measurement names the commit: with no file newer it named the one before."""
+    program = tmp_path / "src/cli/main.o"
+
+    def build(commit):
+        run("make", "--no-print-directory", f"BUILD={tmp_path}", f"COMMIT={commit}", program, cwd=ROOT, env={"MAKEFLAGS": ""})
+        return program.read_bytes(), program.stat().st_mtime_ns
+    code, made = build("1234567890")
+    assert b"1234567890" in code
+    assert build("1234567890") == (code, made)
+    assert b"abcdef0123" in build("abcdef0123")[0]
+
+
 def test_the_installed_program_finds_the_small_model(installed):
     if not (ROOT / "models/mini/config.json").exists():
         pytest.skip("models/mini is not there")
