@@ -246,6 +246,15 @@ static void attn_job(void *ctx, int64_t job, int member) {
     }
 }
 
+/* The mixer's last projection. */
+static void plan_out(Layer *run, WeightSlot slot) {
+    Cpu *b = run->b;
+    run->parts[0] = (StagePart){&run->l->m[slot], 0};
+    run->n_parts = 1;
+    run->out_jobs =
+        plan_products(run, b->s.branch, (size_t)b->c.hidden, b->s.inner, b->inner_bytes);
+}
+
 static void run_attn(Layer *run) {
     Cpu *b = run->b;
     int64_t n_tiles = 0, rows = (int64_t)run->pass->n_rows * b->c.n_kv_heads;
@@ -259,6 +268,20 @@ static void run_attn(Layer *run) {
     run_rows(run, append_job);
     pool_jobs(b->pool, n_tiles * b->c.n_kv_heads, attn_job, run);
     cpu_stage_end(b, PHASE_PREFILL, STAGE_ATTN);
+    plan_out(run, SLOT_ATTN_O);
+    pool_jobs(b->pool, run->out_jobs, product_job, run);
+    cpu_stage_end(b, PHASE_PREFILL, STAGE_ATTN_OUT);
+}
+
+static void run_gdn(Layer *run) {
+    Cpu *b = run->b;
+    plan_out(run, SLOT_GDN_OUT);
+    for (int32_t i = 0; i < div_up_i32(run->pass->n_rows, PRODUCT_ROWS); i++)
+        atomic_store(&b->s.rows_done[i], 0);
+    int32_t n_heads = run->pass->n_seqs * b->c.n_gdn_key_heads;
+    atomic_store(&run->heads_left, n_heads);
+    pool_jobs(b->pool, n_heads + run->out_jobs, gdn_or_out_job, run);
+    cpu_stage_end(b, PHASE_PREFILL, STAGE_GDN_OUT);
 }
 
 static void run_mixer(Layer *run) {
@@ -272,21 +295,8 @@ static void run_mixer(Layer *run) {
     cpu_stage_end(b, PHASE_PREFILL, run->l->is_attn ? STAGE_ATTN_IN : STAGE_GDN_IN);
     if (run->l->is_attn)
         run_attn(run);
-    run->parts[0] = (StagePart){&run->l->m[run->l->is_attn ? SLOT_ATTN_O : SLOT_GDN_OUT], 0};
-    run->n_parts = 1;
-    run->out_jobs =
-        plan_products(run, b->s.branch, (size_t)b->c.hidden, b->s.inner, b->inner_bytes);
-    if (run->l->is_attn) {
-        pool_jobs(b->pool, run->out_jobs, product_job, run);
-        cpu_stage_end(b, PHASE_PREFILL, STAGE_ATTN_OUT);
-    } else {
-        for (int32_t i = 0; i < div_up_i32(run->pass->n_rows, PRODUCT_ROWS); i++)
-            atomic_store(&b->s.rows_done[i], 0);
-        int32_t n_heads = run->pass->n_seqs * b->c.n_gdn_key_heads;
-        atomic_store(&run->heads_left, n_heads);
-        pool_jobs(b->pool, n_heads + run->out_jobs, gdn_or_out_job, run);
-        cpu_stage_end(b, PHASE_PREFILL, STAGE_GDN_OUT);
-    }
+    else
+        run_gdn(run);
 }
 
 /* At most MATMUL_ROWS places of the lists: rows of active expert number i. */
