@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* test_work.c - bytes and operations of steps against figures worked out by hand for the full
- * shape: 6.1 to 6.3 of the derivation that docs/performance.md shows. */
+ * shape: the table of docs/performance.md. */
 #include "unit.h"
 
 #include "cli/work.h"
