@@ -27,6 +27,8 @@ import subprocess
 import tempfile
 import time
 
+from bench_program import find_program
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUFFER = 8 << 20
 PIECE = 256 << 20  # of a file, for one of several threads
@@ -110,7 +112,7 @@ def measure(folder, options):
     files = sorted(folder.glob("*.safetensors"))
     pieces = [piece for p in files for piece in pieces_of(p)]
     size = sum(end - begin for _, begin, end in pieces)
-    programs = [str(pathlib.Path(p).resolve()) for p in (options.program, options.other) if p]
+    programs = [p for p in (options.program, options.other) if p]
     print(f"{size * 1e-9:.2f} GB in {len(files)} files, {options.threads} threads")
     for state in options.states.split(","):
         jobs = {"plain read": lambda: (plain_read(pieces, 1), None),
@@ -145,6 +147,8 @@ def main():
     parser.add_argument("--states", default="cold,warm")
     parser.add_argument("--fresh", action="store_true")
     options = parser.parse_args()
+    options.program = find_program(options.program)
+    options.other = options.other and find_program(options.other)
     if options.model:
         return measure(pathlib.Path(options.model), options)
     with tempfile.TemporaryDirectory() as folder:

@@ -20,6 +20,8 @@ import sys
 import threading
 import time
 
+from bench_program import find_program
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TICK = os.sysconf("SC_CLK_TCK")
 
@@ -87,7 +89,7 @@ def main():
     parser.add_argument("--turns", type=int, default=6)
     parser.add_argument("--tokens", type=int, default=64)
     options = parser.parse_args()
-    program = str(pathlib.Path(options.program).resolve())
+    program = find_program(options.program)
     shares, speeds = [], {False: [], True: []}
     with serving(program, "-m", options.model, "--threads", options.threads, "--ctx", 2048, "--max-seqs", 1) as (url, pid):
         answer(program, url, 8, pid, None)

@@ -22,6 +22,8 @@ import subprocess
 import sys
 import time
 
+from bench_program import find_program
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests/py"))
 
@@ -145,7 +147,7 @@ def main():
     parser.add_argument("--parts", default="alone,streams,cpu,load")
     parser.add_argument("--json")
     options = parser.parse_args()
-    options.program = str(pathlib.Path(options.program).resolve())
+    options.program = find_program(options.program)
     os.environ["LILY"] = options.program
     from serving import Server
     parts, out = options.parts.split(","), {"model": options.model}

@@ -19,6 +19,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from bench_program import find_program
+
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["RAYON_NUM_THREADS"] = "1"
 import tokenizers  # noqa: E402  (after its thread switches)
@@ -175,6 +177,7 @@ def main():
     parser.add_argument("--json", type=Path)
     parser.add_argument("files", nargs="*", type=Path, metavar="FILE")
     args = parser.parse_args()
+    args.program = find_program(args.program, "bench-text")
 
     tokenizer = tokenizers.Tokenizer.from_file(str(DATA / "tokenizer.json"))
     config = json.loads((DATA / "tokenizer_config.json").read_text(encoding="utf-8"))

@@ -14,6 +14,8 @@ import random
 import sys
 import threading
 
+from bench_program import find_program
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests/py"))
 
@@ -26,7 +28,7 @@ def main():
     parser.add_argument("--clients", type=int, default=16)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    os.environ["LILY"] = str(pathlib.Path(options.program).resolve())
+    os.environ["LILY"] = find_program(options.program)
     from serving import Server
     from test_server_load import one, resident
     with Server("--max-seqs", "8", "--max-queue", "400", model=options.model) as server:

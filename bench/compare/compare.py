@@ -197,7 +197,7 @@ def run_lily(o, layers, facts, prefill, decode):
     printed = json.loads(text)
     check_lily(printed, layers, facts)
     return {"rows": figures.lily_rows(printed, prefill, decode), "shares": figures.lily_shares(printed, prefill, decode),
-            "printed": printed, "launches": [launch]}
+            "read_gb_s": figures.lily_read_gb_s(printed, decode), "printed": printed, "launches": [launch]}
 
 
 def run_peer(o, peer, path, prefill, decode):
@@ -222,6 +222,15 @@ def byte_share(facts, layers, tokens, tok_s, read_gb_s):
     return (facts["active_bytes"] + state + cache) * tok_s / (read_gb_s * 1e9)
 
 
+def hold_peers(runs, facts, layers):
+    """The shares of the other engines' runs of one round, by the rates of lily's run in it: one machine's bound for all of them."""
+    (rates,) = [r["read_gb_s"] for r in runs if r["engine"] == "lily"]
+    for run in runs:
+        if run["engine"] != "lily":
+            run["read_gb_s"] = rates
+            run["shares"] = {row: byte_share(facts, layers, row[1], run["rows"][row], rate) for row, rate in rates.items()}
+
+
 def measure(o, files):
     """samples[layers][engine][row], an entry a round (None: not run), and the list of all runs."""
     rows = [("prefill", n) for n in o.prefill] + [("decode", n) for n in o.decode]
@@ -234,11 +243,9 @@ def measure(o, files):
             if memory_available() < facts["weight_bytes"] + ROOM_BYTES:
                 raise peers.CompareError(f"{layers} layers: expected {(facts['weight_bytes'] + ROOM_BYTES) / 1e9:.1f} GB of memory "
                                          f"available, found {memory_available() / 1e9:.1f}")
-            read_gb_s = None
             for engine in o.engines[i % len(o.engines):] + o.engines[:i % len(o.engines)]:
                 if engine == "lily":
                     done = run_lily(o, layers, facts, prefill, decode)
-                    read_gb_s = done["printed"]["read_gb_s"]
                 else:
                     done = run_peer(o, by_name[engine], path, prefill, decode)
                 for r in rows:
@@ -248,9 +255,7 @@ def measure(o, files):
                     + ", ".join(f"{k} {n} {figures.number(v)}" for (k, n), v in done["rows"].items())
                     + f" tok/s; {sum(x['seconds'] for x in done['launches']):.0f} s, others took "
                     f"{100 * max(x['others'] for x in done['launches']):.0f}% of the machine")
-            for run in runs[-len(o.engines):]:
-                if run["engine"] != "lily":
-                    run["shares"] = {r: byte_share(facts, layers, r[1], v, read_gb_s) for r, v in run["rows"].items() if r[0] == "decode"}
+            hold_peers(runs[-len(o.engines):], facts, layers)
     return samples, runs
 
 
@@ -299,7 +304,7 @@ def report(o, flags, files, samples, runs, argv):
               "note": o.note, "environment": {k: v for k, v in os.environ.items() if k.startswith(("OMP_", "GOMP_", "LILY_"))}, "machine": machine_facts(o),
               "versions": {"commit": commit(runs), **{p.name: f"{p.package} {p.version}" for p in peers.PEERS if p.name in o.engines}},
               "flags": flags, "files": {n: files[n][1] for n in o.layers}, "summary": {},
-              "runs": [{**r, "rows": named(r["rows"]), "shares": named(r.get("shares", {}))} for r in runs]}
+              "runs": [{**r, "rows": named(r["rows"]), "shares": named(r["shares"]), "read_gb_s": named(r["read_gb_s"])} for r in runs]}
     bad = [r for r in runs if max(x["others"] + x["stolen"] for x in r["launches"]) > DISTURBED]
     record["disturbed"] = f"{len(bad)} of {len(runs)} runs had over {100 * DISTURBED:.0f}% of the machine taken by others"
     results = {str(n): samples[n] for n in o.layers}
@@ -314,12 +319,13 @@ def report(o, flags, files, samples, runs, argv):
         record["summary"][label] = entries
         say(f"\n{label} layers\n{figures.table(entries)}")
         rows.append(tsv_row(o, record, label, entries))
-    shares = {(r["layers"], r["engine"], k): [] for r in runs for k in r.get("shares", {}) if k[0] == "decode"}
+    shares = {(r["layers"], r["engine"], k): [] for r in runs for k in r["shares"] if k[0] == "decode"}
     for r in runs:
-        for k, v in r.get("shares", {}).items():
+        for k, v in r["shares"].items():
             if k[0] == "decode":
                 shares[r["layers"], r["engine"], k].append(v)
-    say("\nshare of the byte bound, each engine by the bytes of its own format")
+    say("\nshare of the byte bound, each engine by the bytes of its own format; the others by the read rate around lily's steps of the same\n"
+        "row and round, minutes apart from their own")
     for (layers, engine, k), values in shares.items():
         s = figures.spread(values)
         say(f"{layers:3} layers  decode @{k[1]:<6} {engine:13} {100 * s['median']:6.1f}% ({100 * s['min']:.1f}..{100 * s['max']:.1f})")

@@ -32,6 +32,12 @@ def lily_shares(printed, prefill, decode):
             **{("decode", n): rows[n]["decode_bound_share"] for n in decode}}
 
 
+def lily_read_gb_s(printed, decode):
+    """The read rates that lily's shares of the byte bound were taken against, by row: those around its own steps."""
+    rows = {r["context"]: r for r in printed["results"]}
+    return {("decode", n): rows[n]["read_gb_s"] for n in decode}
+
+
 def spread(values):
     """Median, least and largest of what was measured; None when nothing was."""
     values = [v for v in values if v is not None]

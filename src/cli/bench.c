@@ -234,6 +234,8 @@ static void bench_add(const Bench *b, BenchPhase *p, const WorkLoad *load, doubl
     double bound =
         work_bound_seconds(work_total(&b->work, load), m->read_gb_s, m->matrix_tflops, &p->is_flop);
     bench_series_add(&p->share, bound / seconds);
+    bench_series_add(&p->read_gb_s, m->read_gb_s);
+    bench_series_add(&p->matrix_tflops, m->matrix_tflops);
     for (int s = 0; s < STAGE_N; s++)
         p->stage_bound_seconds[s] += work_bound_seconds(
             work_stage(&b->work, load, (BackendStageId)s), m->read_gb_s, m->matrix_tflops, NULL);
@@ -290,8 +292,6 @@ static Status bench_round(Bench *b, BenchRow *row) {
     uint64_t after = bench_expert_reads(b);
     WorkLoad load = bench_load(b, row, PHASE_DECODE, after - between);
     bench_add(b, &row->phase[PHASE_DECODE], &load, decode_s, &m);
-    bench_series_add(&row->read_gb_s, m.read_gb_s);
-    bench_series_add(&row->matrix_tflops, m.matrix_tflops);
     bench_digest(b, row);
     row->n_rounds++;
     bench_tell(row);
@@ -324,6 +324,23 @@ static Status bench_measure(Bench *b) {
 
 /* ---- the verb ---- */
 
+bool bench_is_filled(const Bench *b, int32_t n) {
+    return n > b->fill_above && bench_run_can_fill(n);
+}
+
+/* Whether the earlier result can be compared with what is asked for: said before the minutes that
+ * loading and measuring take. */
+static Status bench_check_earlier(const Bench *b, const BenchRunPlan *plan) {
+    if (!b->earlier)
+        return STATUS_OK;
+    json_t *asked = bench_json_asked(b, plan);
+    if (!asked)
+        return err_memory(b->err, "what is asked for", 0);
+    Status status = bench_compare_check(asked, b->earlier, b->err);
+    json_decref(asked);
+    return status;
+}
+
 /* Opens the longest plan that the device takes. */
 static Status bench_open(Bench *b) {
     BenchRunPlan plan = {.n_seqs = b->args->batch ? (int32_t)b->args->batch : 1,
@@ -333,6 +350,7 @@ static Status bench_open(Bench *b) {
     chunk = min_i32(chunk, bench_longest(b));
     plan.chunk = (int32_t)round_up_size((size_t)chunk, RECUR_CHUNK);
     TRY(bench_fit(b, &plan));
+    TRY(bench_check_earlier(b, &plan));
     int64_t start = clock_now_ns();
     for (;;) {
         Err reason = {0};
@@ -369,9 +387,8 @@ static Status bench_run(Bench *b) {
     if (!b->rows || !b->made)
         return err_memory(b->err, "results", (size_t)b->n_contexts * sizeof *b->rows);
     for (int i = 0; i < b->n_contexts; i++) {
-        int32_t n = b->contexts[i];
-        b->rows[i].context = n;
-        b->rows[i].is_filled = n > b->fill_above && bench_run_can_fill(n);
+        b->rows[i].context = b->contexts[i];
+        b->rows[i].is_filled = bench_is_filled(b, b->contexts[i]);
     }
     return bench_measure(b);
 }

@@ -16,8 +16,9 @@ enum { BENCH_MAX_CONTEXTS = 32 };
 /* One phase's figures over the rounds of a row. */
 typedef struct BenchPhase {
     BenchSeries tok_s, share;
-    WorkLoad load; // of the last round
-    bool is_flop;  // the operations are its bound, not the bytes
+    BenchSeries read_gb_s, matrix_tflops; // that each round's share was taken against
+    WorkLoad load;                        // of the last round
+    bool is_flop;                         // the operations are its bound, not the bytes
     double seconds, stage_seconds[STAGE_N], stage_bound_seconds[STAGE_N]; // of all rounds
 } BenchPhase;
 
@@ -26,8 +27,7 @@ typedef struct BenchRow {
     int32_t context;
     bool is_filled, is_unstable;
     int n_rounds;
-    BenchPhase phase[2]; // by BatchPhase; prefill has no rounds when filled
-    BenchSeries read_gb_s, matrix_tflops;
+    BenchPhase phase[2];                  // by BatchPhase; prefill has no rounds when filled
     bool are_experts_counted;             // by the device; else worked out for even routing
     uint64_t digest;                      // of the ids that the last round fed
     uint64_t seq_digest[BENCH_MAX_BATCH]; // of each sequence's
@@ -62,7 +62,13 @@ typedef struct Bench {
     Err *err;
 } Bench;
 
+/* Whether a context of n tokens is filled in instead of read. */
+bool bench_is_filled(const Bench *b, int32_t n);
+
 /* The whole result; docs/performance.md lists the keys. NULL: out of memory. */
 json_t *bench_json(const Bench *b);
+/* What of it is known before anything is loaded, as far as bench_compare_check asks for it. NULL:
+ * out of memory. */
+json_t *bench_json_asked(const Bench *b, const BenchRunPlan *plan);
 
 #endif

@@ -39,11 +39,16 @@ static bool row_shares(double out[3], const json_t *row, const char *phase) {
     return true;
 }
 
-/* One figure's line; returns whether it is slower. */
-static bool compare_phase(StrBuf *out, const json_t *now, const json_t *before, const char *phase) {
+typedef struct Tally {
+    int n_slower, n_unstable; // figures
+} Tally;
+
+/* One figure's line. */
+static void compare_phase(StrBuf *out, Tally *tally, const json_t *now, const json_t *before,
+                          const char *phase) {
     double a[3], b[3];
     if (!row_shares(a, now, phase) || !row_shares(b, before, phase))
-        return false;
+        return;
     bool is_slower = a[2]<b[1], is_faster = a[1]> b[2];
     bool is_unstable = json_is_true(json_object_get(now, "unstable")) ||
                        json_is_true(json_object_get(before, "unstable"));
@@ -56,31 +61,52 @@ static bool compare_phase(StrBuf *out, const json_t *now, const json_t *before, 
                   "%.1f): %s\n",
                   phase, (long long)json_integer_value(json_object_get(now, "context")), a[0], a[1],
                   a[2], b[0], b[1], b[2], verdict);
-    return is_slower && !is_unstable;
+    tally->n_slower += is_slower && !is_unstable;
+    tally->n_unstable += is_unstable;
 }
 
-Status bench_compare(StrBuf *out, int *n_slower, const json_t *now, const json_t *before,
-                     Err *err) {
+static Status no_row(Err *err) {
+    return err_set(err, STATUS_INVALID,
+                   "no row has the context, batch and filling of one of the earlier result");
+}
+
+Status bench_compare_check(const json_t *now, const json_t *before, Err *err) {
     static const char *const same[][2] = {
-        {"model", "spec"}, {"", "backend"}, {"machine", "threads"}};
+        {"model", "spec"}, {"model", "layers"}, {"", "backend"}, {"machine", "threads"}};
     for (size_t i = 0; i < COUNT_OF(same); i++)
         if (!json_equal(member(now, same[i][0], same[i][1]),
                         member(before, same[i][0], same[i][1])))
             return err_set(err, STATUS_INVALID, "%s%s%s differs: these runs cannot be compared",
                            same[i][0], *same[i][0] ? ": " : "", same[i][1]);
     const json_t *row;
+    size_t i;
+    json_array_foreach(json_object_get(now, "results"), i, row) {
+        if (row_like(before, row))
+            return STATUS_OK;
+    }
+    return no_row(err);
+}
+
+Status bench_compare(StrBuf *out, int *n_slower, const json_t *now, const json_t *before,
+                     Err *err) {
+    const json_t *row;
     size_t i, len = out->len;
-    int n = 0;
+    Tally tally = {0};
+    TRY(bench_compare_check(now, before, err));
     json_array_foreach(json_object_get(now, "results"), i, row) {
         const json_t *other = row_like(before, row);
         if (!other)
             continue;
-        n += compare_phase(out, row, other, "prefill");
-        n += compare_phase(out, row, other, "decode");
+        compare_phase(out, &tally, row, other, "prefill");
+        compare_phase(out, &tally, row, other, "decode");
     }
+    if (tally.n_unstable)
+        strbuf_printf(out,
+                      "%d unstable figures are not judged: their rounds disagree, now or before\n",
+                      tally.n_unstable);
     TRY(strbuf_check(out, err));
     if (out->len == len)
-        return err_set(err, STATUS_INVALID, "no row has the context, batch and filling of another");
-    *n_slower = n;
+        return no_row(err);
+    *n_slower = tally.n_slower;
     return STATUS_OK;
 }

@@ -31,10 +31,19 @@ static void set_series(json_t *object, const char *phase, const char *key, const
     }
 }
 
+/* PHASE_KEY = the series' median; null when it was not measured. */
+static void set_median(json_t *object, const char *phase, const char *key, const BenchSeries *s) {
+    char name[64];
+    snprintf(name, sizeof name, "%s_%s", phase, key);
+    json_object_set_new(object, name, s->n ? json_real(bench_series_median(s)) : json_null());
+}
+
 static void set_phase(json_t *object, const char *name, const BenchPhase *p) {
     char key[32];
     set_series(object, name, "tok_s", &p->tok_s);
     set_series(object, name, "bound_share", &p->share);
+    set_median(object, name, "read_gb_s", &p->read_gb_s);
+    set_median(object, name, "matrix_tflops", &p->matrix_tflops);
     snprintf(key, sizeof key, "%s_bound", name);
     json_object_set_new(object, key,
                         p->tok_s.n ? json_string(p->is_flop ? "flop" : "bytes") : json_null());
@@ -72,9 +81,21 @@ static void add_stages(json_t *to, const Bench *b, const BenchRow *row, BatchPha
                                          p->seconds / parts, 0, (WorkDone){0}));
 }
 
+/* The work of the last round, by which its shares can be worked out again. */
+static void add_work(json_t *to, const Bench *b, const BenchRow *row) {
+    const BenchPhase *prefill = &row->phase[PHASE_PREFILL], *decode = &row->phase[PHASE_DECODE];
+    WorkDone read = work_total(&b->work, &prefill->load);
+    WorkDone made = work_total(&b->work, &decode->load);
+    bool is_read = prefill->tok_s.n > 0;
+    json_object_set_new(to, "prefill_bytes", is_read ? json_real(read.bytes) : json_null());
+    json_object_set_new(to, "prefill_flop", is_read ? json_real(read.flop) : json_null());
+    set_real(to, "decode_bytes_step", made.bytes / b->n_steps);
+    set_real(to, "decode_flop_step", made.flop / b->n_steps);
+}
+
 static json_t *row_json(const Bench *b, const BenchRow *row) {
     json_t *v = json_object();
-    const WorkLoad *decode = &row->phase[PHASE_DECODE].load;
+    const BenchPhase *decode = &row->phase[PHASE_DECODE];
     set_int(v, "context", (uint64_t)row->context);
     set_int(v, "batch", (uint64_t)b->run.plan.n_seqs);
     json_object_set_new(v, "filled", json_boolean(row->is_filled));
@@ -82,12 +103,12 @@ static json_t *row_json(const Bench *b, const BenchRow *row) {
     set_int(v, "rounds", (uint64_t)row->n_rounds);
     set_phase(v, "prefill", &row->phase[PHASE_PREFILL]);
     set_phase(v, "decode", &row->phase[PHASE_DECODE]);
-    set_real(v, "decode_bytes_step", work_total(&b->work, decode).bytes / b->n_steps);
+    add_work(v, b, row);
     set_real(v, "experts_per_layer_step",
-             decode->n_expert_reads / b->n_steps / b->config->n_layers);
+             decode->load.n_expert_reads / b->n_steps / b->config->n_layers);
     json_object_set_new(v, "experts_counted", json_boolean(row->are_experts_counted));
-    set_real(v, "read_gb_s", bench_series_median(&row->read_gb_s));
-    set_real(v, "matrix_tflops", bench_series_median(&row->matrix_tflops));
+    set_real(v, "read_gb_s", bench_series_median(&decode->read_gb_s)); // decode's, by older names
+    set_real(v, "matrix_tflops", bench_series_median(&decode->matrix_tflops));
     set_int(v, "peak_bytes", row->peak_bytes);
     set_real(v, "peak_over_plan", (double)row->peak_bytes / (double)b->run.needs.total_bytes);
     json_object_set_new(v, "ids_digest", digest_json(row->digest));
@@ -104,6 +125,29 @@ static json_t *row_json(const Bench *b, const BenchRow *row) {
     return v;
 }
 
+static json_t *model_json(const Bench *b) {
+    return json_pack("{s:o, s:i, s:i, s:I}", "spec", json_clean_string(model_spec(b->args)),
+                     "layers", b->config->n_layers, "hidden", b->config->hidden, "weight_bytes",
+                     (json_int_t)weights_total_bytes(b->weights));
+}
+
+json_t *bench_json_asked(const Bench *b, const BenchRunPlan *plan) {
+    (void)json_take_alloc_failure();
+    json_t *v = json_object(), *rows = json_array();
+    for (int i = 0; i < b->n_contexts; i++)
+        json_array_append_new(rows, json_pack("{s:i, s:i, s:b}", "context", b->contexts[i], "batch",
+                                              plan->n_seqs, "filled",
+                                              bench_is_filled(b, b->contexts[i])));
+    json_object_set_new(v, "model", model_json(b));
+    json_object_set_new(v, "backend", json_string(backend_kind_name(plan->kind)));
+    json_object_set_new(v, "machine", json_pack("{s:i}", "threads", b->n_threads));
+    json_object_set_new(v, "results", rows);
+    if (!json_take_alloc_failure() && v)
+        return v;
+    json_decref(v);
+    return NULL;
+}
+
 json_t *bench_json(const Bench *b) {
     (void)json_take_alloc_failure();
     json_t *v = json_object(), *results = json_array(), *skipped = json_array();
@@ -113,11 +157,7 @@ json_t *bench_json(const Bench *b) {
                                   (json_int_t)sysmem_total()));
     json_object_set_new(v, "versions",
                         json_pack("{s:s, s:s}", "lily", LILY_VERSION, "commit", LILY_COMMIT));
-    json_object_set_new(v, "model",
-                        json_pack("{s:o, s:i, s:i, s:I}", "spec",
-                                  json_clean_string(model_spec(b->args)), "layers",
-                                  b->config->n_layers, "hidden", b->config->hidden, "weight_bytes",
-                                  (json_int_t)weights_total_bytes(b->weights)));
+    json_object_set_new(v, "model", model_json(b));
     json_object_set_new(v, "backend", json_string(backend_kind_name(b->run.plan.kind)));
     set_real(v, "read_gb_s", b->best.read_gb_s);
     set_real(v, "matrix_tflops", b->best.matrix_tflops);

@@ -6,6 +6,7 @@
 #include "cli/bench_report.h"
 
 #include <math.h>
+#include <string.h>
 
 static const char *text_of(const json_t *object, const char *key) {
     const char *text = json_string_value(json_object_get(object, key));
@@ -22,26 +23,40 @@ static bool is_number(const json_t *object, const char *key) {
 
 /* ---- table ---- */
 
-/* "tok/s (least .. largest)  of bound" of one phase, or dashes. */
+/* Speed, and share of the rate that bounds it, of one phase; dashes where it was not measured. */
 static void table_phase(StrBuf *out, const json_t *row, const char *phase) {
-    char key[4][40];
-    static const char *const ends[4] = {"tok_s", "tok_s_min", "tok_s_max", "bound_share"};
-    for (int i = 0; i < 4; i++)
+    enum { TOK_S, LEAST, LARGEST, SHARE, BOUND, READ, MATRIX, KEYS };
+    static const char *const ends[KEYS] = {"tok_s", "tok_s_min", "tok_s_max",    "bound_share",
+                                           "bound", "read_gb_s", "matrix_tflops"};
+    char key[KEYS][40];
+    for (int i = 0; i < KEYS; i++)
         snprintf(key[i], sizeof key[i], "%s_%s", phase, ends[i]);
-    if (is_number(row, key[0]))
-        strbuf_printf(out, "  %9.2f (%8.2f .. %8.2f)  %7.1f%%", number_of(row, key[0]),
-                      number_of(row, key[1]), number_of(row, key[2]), 100 * number_of(row, key[3]));
+    if (!is_number(row, key[TOK_S])) {
+        strbuf_printf(out, " %8s %8s %8s  %6s%19s", "-", "-", "-", "-", "");
+        return;
+    }
+    strbuf_printf(out, " %8.2f %8.2f %8.2f  %5.1f%% of ", number_of(row, key[TOK_S]),
+                  number_of(row, key[LEAST]), number_of(row, key[LARGEST]),
+                  100 * number_of(row, key[SHARE]));
+    if (strcmp(text_of(row, key[BOUND]), "flop") == 0)
+        strbuf_printf(out, "%7.3f TFLOP/s", number_of(row, key[MATRIX]));
     else
-        strbuf_printf(out, "  %31s  %8s", "-", "-");
+        strbuf_printf(out, "%7.2f GB/s   ", number_of(row, key[READ]));
 }
 
+/* Two lines: what stands under "ids" in the first is how the row was made. */
 static void table_row(StrBuf *out, const json_t *row) {
-    strbuf_printf(out, "%8.0f", number_of(row, "context"));
+    bool is_filled = json_is_true(json_object_get(row, "filled"));
+    bool is_unstable = json_is_true(json_object_get(row, "unstable"));
+    strbuf_printf(out, "%8.0f  prefill", number_of(row, "context"));
     table_phase(out, row, "prefill");
+    if (is_filled || is_unstable)
+        strbuf_printf(out, "  %8s  %s%s%s", "", is_filled ? "filled" : "",
+                      is_filled && is_unstable ? ", " : "", is_unstable ? "unstable" : "");
+    strbuf_printf(out, "\n%8s  decode ", "");
     table_phase(out, row, "decode");
-    strbuf_printf(out, "  %s%s%s\n", text_of(row, "ids_digest"),
-                  json_is_true(json_object_get(row, "filled")) ? "  filled" : "",
-                  json_is_true(json_object_get(row, "unstable")) ? "  unstable" : "");
+    strbuf_printf(out, "  %8.1f  %s\n", 1e-6 * number_of(row, "decode_bytes_step"),
+                  text_of(row, "ids_digest"));
 }
 
 static void table_stages(StrBuf *out, const json_t *row) {
@@ -73,15 +88,14 @@ Status bench_report_table(StrBuf *out, const json_t *all, Err *err) {
     const json_t *rows = json_object_get(all, "results"), *row;
     const json_t *skipped = json_object_get(all, "skipped");
     size_t i;
-    strbuf_printf(out, "%s, %s backend: reads %.1f GB/s, %s %.3f TFLOP/s",
-                  text_of(json_object_get(all, "model"), "spec"), text_of(all, "backend"),
-                  number_of(all, "read_gb_s"), text_of(all, "matrix_unit"),
-                  number_of(all, "matrix_tflops"));
+    strbuf_printf(out, "%s, %s backend", text_of(json_object_get(all, "model"), "spec"),
+                  text_of(all, "backend"));
     if (number_of(all, "batch") > 1)
         strbuf_printf(out, "; %.0f sequences together, tokens of all", number_of(all, "batch"));
-    strbuf_printf(out, "\n%8s  %31s  %8s  %31s  %8s  %16s\n", "context",
-                  "prefill tok/s (min .. max)", "of bound", "decode tok/s (min .. max)", "of bound",
-                  "ids");
+    strbuf_printf(out, "\nat best: reads %.1f GB/s, %s %.3f TFLOP/s\n", number_of(all, "read_gb_s"),
+                  text_of(all, "matrix_unit"), number_of(all, "matrix_tflops"));
+    strbuf_printf(out, "%8s  %-7s %8s %8s %8s  %-25s  %8s  %s\n", "context", "phase", "tok/s",
+                  "min", "max", "share of the bound", "MB/step", "ids");
     bool is_filled = false, is_unstable = false;
     double peak = 0;
     json_array_foreach(rows, i, row) {
@@ -137,11 +151,18 @@ Status bench_report_csv(StrBuf *out, const json_t *all, Err *err) {
                                          "prefill_tok_s_min",
                                          "prefill_tok_s_max",
                                          "prefill_bound_share",
+                                         "prefill_bytes",
+                                         "prefill_flop",
+                                         "prefill_read_gb_s",
+                                         "prefill_matrix_tflops",
                                          "decode_tok_s",
                                          "decode_tok_s_min",
                                          "decode_tok_s_max",
                                          "decode_bound_share",
                                          "decode_bytes_step",
+                                         "decode_flop_step",
+                                         "decode_read_gb_s",
+                                         "decode_matrix_tflops",
                                          "read_gb_s",
                                          "matrix_tflops",
                                          "peak_bytes",

@@ -15,10 +15,17 @@ NODISCARD Status bench_report_table(StrBuf *out, const json_t *all, Err *err);
 /* Appends one line of names and one a row; what a row does not have is empty. */
 NODISCARD Status bench_report_csv(StrBuf *out, const json_t *all, Err *err);
 
-/* Holds a result against an earlier one of the same model, backend and number of threads. A figure
- * is the share of the bound of one phase of a row that both have (context, batch, filled); it is
- * slower when its best round is below the earlier one's worst, faster the other way round. Appends
- * a line for each.
+/* Whether two results can be compared: the same model, layers, backend and number of threads, and a
+ * row of both with the same context, batch and filling. Other keys are not looked at.
+ *
+ * Returns STATUS_INVALID, naming what differs. */
+NODISCARD Status bench_compare_check(const json_t *now, const json_t *before, Err *err);
+
+/* Holds a result against an earlier one that bench_compare_check lets pass. A figure is the share
+ * of the bound of one phase of a row that both have (context, batch, filled); it is slower when its
+ * best round is below the earlier one's worst, faster the other way round. Rows that are marked
+ * unstable, now or before, are not judged. Appends a line for each figure, and one that says how
+ * many were not judged.
  *
  * n_slower  figures that are                                         (out)
  * Returns STATUS_INVALID, naming what differs, when the two cannot be compared. */

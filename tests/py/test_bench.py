@@ -15,10 +15,12 @@ QUICK = ["--rounds", "1", "--steps", "4", "--meter-mb", "16"]
 NUMBER = (int, float)
 ROW_KEYS = {
     "context": int, "batch": int, "filled": bool, "unstable": bool, "rounds": int, "prefill_bound": str, "decode_bound": str,
-    "decode_bytes_step": NUMBER, "experts_per_layer_step": NUMBER, "experts_counted": bool, "read_gb_s": NUMBER,
+    "prefill_bytes": NUMBER, "prefill_flop": NUMBER, "decode_bytes_step": NUMBER, "decode_flop_step": NUMBER,
+    "experts_per_layer_step": NUMBER, "experts_counted": bool, "read_gb_s": NUMBER,
     "matrix_tflops": NUMBER, "peak_bytes": int, "peak_over_plan": NUMBER, "ids_digest": str, "seq_digests": list,
     **{f"{phase}_{figure}{end}": NUMBER for phase in ("prefill", "decode") for figure in ("tok_s", "bound_share")
-       for end in ("", "_min", "_max")}}
+       for end in ("", "_min", "_max")},
+    **{f"{phase}_{rate}": NUMBER for phase in ("prefill", "decode") for rate in ("read_gb_s", "matrix_tflops")}}
 TOP_KEYS = {
     "machine": dict, "versions": dict, "model": dict, "backend": str, "read_gb_s": NUMBER, "matrix_tflops": NUMBER,
     "matrix_unit": str, "meter_bytes_per_thread": int, "steps": int, "rounds": int, "batch": int, "chunk": int, "seed": int,
@@ -52,6 +54,22 @@ def test_json_has_every_key_with_its_type(lily):
             assert 0 < row[name + "_min"] <= row[name] <= row[name + "_max"]
         assert row["decode_bound"] in ("bytes", "flop") and row["experts_counted"]
         assert row["experts_per_layer_step"] == 4 and row["seq_digests"] == [row["ids_digest"]]
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_shares_can_be_worked_out_again(lily, batch):
+    """A share is the work over the time over the rate that its own phase was held against."""
+    v = bench(lily, "--contexts", "9,300", "--batch", batch, "--steps", "20")
+    for row in v["results"]:
+        for phase, seconds, end in (("prefill", row["context"] * batch / row["prefill_tok_s"], ""),
+                                    ("decode", batch / row["decode_tok_s"], "_step")):
+            by = {"bytes": row[f"{phase}_bytes{end}"] / (row[f"{phase}_read_gb_s"] * 1e9),
+                  "flop": row[f"{phase}_flop{end}"] / (row[f"{phase}_matrix_tflops"] * 1e12)}
+            assert row[f"{phase}_bound"] == max(by, key=by.get)
+            assert row[f"{phase}_bound_share"] == pytest.approx(max(by.values()) / seconds, rel=0.01)
+        assert row["read_gb_s"] == row["decode_read_gb_s"] and row["matrix_tflops"] == row["decode_matrix_tflops"]
+        for end in ("read_gb_s", "matrix_tflops"):
+            assert all(0 < row[f"{phase}_{end}"] <= v[end] * 1.000001 for phase in ("prefill", "decode"))
 
 
 def test_medians_lie_between_the_rounds_and_rounds_are_counted(lily):
@@ -88,9 +106,10 @@ def test_filled_rows_say_so_and_have_no_prefill(lily):
     for key in ("tok_s", "bound_share"):
         for end in ("", "_min", "_max"):
             assert filled[f"prefill_{key}{end}"] is None and filled[f"decode_{key}{end}"] > 0
-    assert filled["prefill_bound"] is None
+    assert all(filled[f"prefill_{key}"] is None for key in ("bound", "bytes", "flop", "read_gb_s", "matrix_tflops"))
+    assert read["prefill_bytes"] > 0 and read["prefill_flop"] > 0
     r = lily("bench", "-m", TINY, *QUICK, "--contexts", "600", "--fill-above", "64")
-    assert r.status == 0 and "filled" in r.text.splitlines()[2] and "copies of their keys" in r.text
+    assert r.status == 0 and r.text.splitlines()[3].endswith("  filled") and "copies of their keys" in r.text
 
 
 def test_filled_contexts_beyond_8192_by_default(lily):
@@ -127,7 +146,7 @@ def test_csv_and_picture_hold_the_rows_of_the_json(lily, tmp_path):
     paths = {kind: tmp_path / f"out.{kind}" for kind in ("json", "csv", "svg")}
     r = lily("bench", "-m", TINY, *QUICK, "--contexts", "16,65,600", "--fill-above", "100",
              *(word for kind, path in paths.items() for word in ("--" + kind, path)))
-    assert r.status == 0 and "prefill tok/s" in r.text
+    assert r.status == 0 and " MB/step " in r.text
     v = json.loads(paths["json"].read_text())
     rows = list(csv.DictReader(io.StringIO(paths["csv"].read_text())))
     assert [int(row["context"]) for row in rows] == [16, 65, 600]
@@ -158,12 +177,37 @@ def test_c76_a_result_is_held_against_an_earlier_one(lily, tmp_path):
         lines = [line for line in r.text.splitlines() if line.endswith(": " + verdict)]
         assert [line.split(":")[0] for line in lines] == ["prefill at     16", "decode  at     16"], r.text
         assert ("2 figures are slower than in" in r.err) == (status == 1)
-    path.write_text("{}")
-    r = lily("bench", "-m", TINY, *QUICK, "--contexts", "16", "--compare", path)
-    assert r.status == 1 and "model: spec differs" in r.err
     path.write_text("{")
     r = lily("bench", "-m", TINY, *QUICK, "--contexts", "16", "--compare", path)
     assert r.status == 1 and str(path) in r.err and "round" not in r.err
+
+
+@pytest.mark.parametrize("change, args, words", [
+    (("model", "spec", "x"), [], "model: spec differs"), (("model", "layers", 8), [], "model: layers differs"),
+    (("machine", "threads", 3), [], "machine: threads differs"), (("machine", "threads", 1), ["--backend", "ref"], "backend differs"),
+    (None, ["--contexts", "17"], "no row has the context, batch and filling of one of the earlier result"),
+    (None, ["--contexts", "all", "--ctx", "1100"], "no row"), (None, ["--batch", "2"], "no row"),
+    (None, ["--contexts", "130", "--fill-above", "16"], "no row"), ("all", [], "model: spec differs")])
+def test_what_cannot_be_compared_is_refused_before_anything_is_loaded(lily, tmp_path, change, args, words):
+    rows = [{"context": n, "batch": 1, "filled": False} for n in (16, 130)]
+    v = {"model": {"spec": TINY, "layers": 4}, "backend": "cpu", "machine": {"threads": 1}, "results": rows}
+    if change == "all":
+        v = {}
+    elif change:
+        v[change[0]][change[1]] = change[2]
+    path = tmp_path / "last.json"
+    path.write_text(json.dumps(v))
+    r = lily("bench", "-m", TINY, *QUICK, "--contexts", "16", "--threads", "1", "--compare", path, *args)
+    assert r.status == 1 and words in r.err and "loaded" not in r.err and "round" not in r.err and r.out == b""
+
+
+def test_an_unstable_row_is_not_judged_and_that_is_said(lily, tmp_path):
+    path = tmp_path / "last.json"
+    v = bench(lily, "--contexts", "16")
+    v["results"][0].update({f"decode_bound_share{end}": 1e9 for end in ("", "_min", "_max")}, unstable=True)
+    path.write_text(json.dumps(v))
+    r = lily("bench", "-m", TINY, *QUICK, "--contexts", "16", "--compare", path)
+    assert r.status == 0 and "\n2 unstable figures are not judged: their rounds disagree, now or before\n" in r.text
 
 
 def test_a_context_that_does_not_fit_is_left_out_by_name(lily):
@@ -226,7 +270,7 @@ def test_commands_shown_in_the_document_run(lily, tmp_path):
         model = [] if "-m" in args else ["-m", "synth:micro"]
         r = lily(verb, *model, *args, *QUICK, "--steps", "1", "--fill-above", "256")
         assert r.status == 0 or "--compare" in args and "are slower than in" in r.err, r.err
-        assert "decode tok/s" in r.text
+        assert " MB/step " in r.text
     assert {p.name for p in tmp_path.iterdir()} == {"out.json", "out.csv", "out.svg"}
 
 

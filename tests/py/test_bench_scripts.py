@@ -32,6 +32,28 @@ def folder(tmp_path_factory):
     return out
 
 
+@pytest.mark.parametrize("place", ["nothing", "folder", "text"])
+@pytest.mark.parametrize("script, target", [("bench_load.py", "make"), ("bench_neighbour.py", "make"), ("bench_serve.py", "make"), ("soak.py", "make"),
+                                            ("bench_text.py", "make bench-text")])
+def test_a_missing_program_is_one_line(tmp_path, script, target, place):
+    if script == "bench_text.py":
+        pytest.importorskip("tokenizers", reason="the package tokenizers is not installed")
+    path = tmp_path / place
+    if place == "folder":
+        path.mkdir()
+    elif place == "text":
+        path.write_text("not to be run")
+    done = subprocess.run([sys.executable, ROOT / "bench" / script, "--program", path], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr == f"no program {place}: build it with {target}, or name it with --program\n"
+
+
+def test_a_missing_second_program_is_one_line(tmp_path):
+    command = [sys.executable, ROOT / "bench/bench_load.py", "--program", LILY, "--other", tmp_path / "x/y"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and done.stdout == "" and done.stderr.startswith(f"no program {tmp_path}/x/y: ")
+
+
 @pytest.mark.parametrize("args", shown("bench_load.py"), ids=" ".join)
 def test_loading_beside_a_plain_read(folder, args):
     args = [a for a in args if not re.fullmatch(r"--layers|\d+|--other|build/\S+", a)]

@@ -260,6 +260,24 @@ def test_byte_share_of_a_peer():
     assert compare.byte_share(facts, 40, 256, 7.11, 25.0) == pytest.approx(0.53, abs=0.005)
 
 
+def test_the_others_are_held_against_the_rate_of_lily_s_row_of_the_round():
+    """The memory gave 30 GB/s at its best and 20 around the steps behind 4,096: that is every engine's bound there."""
+    printed = {"read_gb_s": 30.0, "results": [{"context": 256, "read_gb_s": 25.0}, {"context": 512, "read_gb_s": 30.0},
+                                              {"context": 4096, "read_gb_s": 20.0}]}
+    rates = figures.lily_read_gb_s(printed, [256, 4096])
+    assert rates == {("decode", 256): 25.0, ("decode", 4096): 20.0}
+    facts = {"active_bytes": gguf_write.active_bytes(gguf_write.Shape())}
+    rows = {("prefill", 512): 60.0, ("decode", 256): 7.0, ("decode", 4096): 7.0}
+    runs = [{"engine": "a", "rows": rows}, {"engine": "lily", "rows": rows, "shares": {"own": 1}, "read_gb_s": rates}, {"engine": "b", "rows": rows}]
+    compare.hold_peers(runs, facts, 40)
+    assert runs[1]["shares"] == {"own": 1}
+    for run in runs[::2]:
+        assert run["read_gb_s"] == rates and set(run["shares"]) == set(rates)
+        assert run["shares"]["decode", 256] == pytest.approx(1.865e9 * 7 / 25e9, rel=0.01)
+        assert run["shares"]["decode", 4096] == pytest.approx((1.865e9 + 3840 * 20480) * 7 / 20e9, rel=0.01)
+    compare.hold_peers([{"engine": "lily", "read_gb_s": {}}, {"engine": "a", "rows": rows}], facts, 40)  # a round without decoding
+
+
 # ---- fetching and patching ----
 
 def test_an_archive_with_another_hash_is_refused(tmp_path):
@@ -381,7 +399,7 @@ with open({calls!r}, "a") as f:
 speed = {speed}
 if a[0] == "bench":
     rows = [dict(context=int(n), prefill_tok_s=100 * speed, decode_tok_s=speed, prefill_bound_share=0.5, decode_bound_share=0.8,
-                 experts_per_layer_step=8.0) for n in after("--contexts").split(",")]
+                 read_gb_s=20.0, experts_per_layer_step=8.0) for n in after("--contexts").split(",")]
     print(json.dumps(dict(model=dict(layers=8, weight_bytes={weights}), versions=dict(commit="0123456789"), read_gb_s=25.0, results=rows)))
 else:
     out = [dict(n_prompt=int(n), n_gen=0, n_depth=0, samples_ts=[100 * speed]) for n in after("-p").split(",") if n != "0"]
@@ -418,7 +436,12 @@ def test_rounds_alternate_and_are_kept(tmp_path, monkeypatch, capsys):
     assert by_row["decode", 4096]["ratio_to_best"]["n"] == 1 and by_row["prefill", 2048]["ratio_to_best"]["n"] == 1
     assert record["versions"]["commit"].startswith("0123456789")
     assert len(record["runs"]) == 9 and record["runs"][0]["rows"]["decode_256"] == 15.0
-    assert "decode @256" in capsys.readouterr().out
+    for run in record["runs"]:
+        assert set(run["read_gb_s"].values()) == {20.0} and set(run["read_gb_s"]) <= {"decode_256", "decode_4096"}
+        s = compare.byte_share(facts, 8, 256, run["rows"]["decode_256"], 20.0) if run["engine"] != "lily" else 0.8
+        assert run["shares"]["decode_256"] == pytest.approx(s)
+    text = capsys.readouterr().out
+    assert "decode @256" in text and "by the read rate around lily's steps of the same\nrow and round, minutes apart" in text
 
 
 def test_too_little_memory_is_said_before_an_engine_starts(tmp_path, monkeypatch, capsys):

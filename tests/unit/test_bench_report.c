@@ -12,12 +12,15 @@
     "{\"context\":" CONTEXT ",\"batch\":1," FLAGS ",\"rounds\":3," PREFILL                         \
     "\"decode_tok_s\":19.5,\"decode_tok_s_min\":15.25,\"decode_tok_s_max\":20,"                    \
     "\"decode_bound_share\":0.875,\"decode_bound_share_min\":0.7,"                                 \
-    "\"decode_bound_share_max\":0.9,\"decode_bytes_step\":1.8e9,\"read_gb_s\":44.25,"              \
+    "\"decode_bound_share_max\":0.9,\"decode_bound\":\"bytes\",\"decode_bytes_step\":1.8e9,"       \
+    "\"decode_flop_step\":4e9,\"decode_read_gb_s\":40.125,\"decode_matrix_tflops\":0.25,"          \
+    "\"read_gb_s\":40.125,"                                                                        \
     "\"matrix_tflops\":0.25,\"peak_bytes\":20000000000,\"ids_digest\":\"0123456789abcdef\"}"
 #define READ                                                                                       \
     "\"prefill_tok_s\":50.0,\"prefill_tok_s_min\":49,\"prefill_tok_s_max\":52.5,"                  \
     "\"prefill_bound_share\":0.5,\"prefill_bound_share_min\":0.45,"                                \
-    "\"prefill_bound_share_max\":0.55,"
+    "\"prefill_bound_share_max\":0.55,\"prefill_bound\":\"flop\",\"prefill_bytes\":2e10,"          \
+    "\"prefill_flop\":1.25e12,\"prefill_read_gb_s\":33.5,\"prefill_matrix_tflops\":0.2345,"
 #define NOT_READ                                                                                   \
     "\"prefill_tok_s\":null,\"prefill_tok_s_min\":null,\"prefill_tok_s_max\":null,"                \
     "\"prefill_bound_share\":null,"
@@ -25,7 +28,7 @@
 #define HEAD                                                                                       \
     "{\"backend\":\"cpu\",\"read_gb_s\":44.25,\"matrix_tflops\":0.25,\"batch\":1,"                 \
     "\"matrix_unit\":\"AVX-512 16-bit integer dot product\",\"plan_bytes\":19688766792,"           \
-    "\"model\":{\"spec\":\"a<b>&\\\"c\\\"\"},\"machine\":{\"threads\":2},"
+    "\"model\":{\"spec\":\"a<b>&\\\"c\\\"\",\"layers\":8},\"machine\":{\"threads\":2},"
 
 static json_t *object_of(const char *text) {
     json_t *v = NULL;
@@ -55,15 +58,16 @@ static void table_marks_what_was_not_measured(void **state) {
     char *text = made(bench_report_table, two_rows());
     assert_string_equal(
         text,
-        "a<b>&\"c\", cpu backend: reads 44.2 GB/s, AVX-512 16-bit integer dot product 0.250 "
-        "TFLOP/s\n"
-        " context       prefill tok/s (min .. max)  of bound        decode tok/s (min .. max)  of "
-        "bound               ids\n"
-        "     256      50.00 (   49.00 ..    52.50)     50.0%      19.50 (   15.25 ..    20.00)    "
-        " "
-        "87.5%  0123456789abcdef\n"
-        "  131072                                -         -      19.50 (   15.25 ..    20.00)     "
-        "87.5%  0123456789abcdef  filled  unstable\n"
+        "a<b>&\"c\", cpu backend\n"
+        "at best: reads 44.2 GB/s, AVX-512 16-bit integer dot product 0.250 TFLOP/s\n"
+        " context  phase      tok/s      min      max  share of the bound          MB/step  ids\n"
+        "     256  prefill    50.00    49.00    52.50   50.0% of   0.234 TFLOP/s\n"
+        "          decode     19.50    15.25    20.00   87.5% of   40.12 GB/s       1800.0  "
+        "0123456789abcdef\n"
+        "  131072  prefill        -        -        -       -                               "
+        "filled, unstable\n"
+        "          decode     19.50    15.25    20.00   87.5% of   40.12 GB/s       1800.0  "
+        "0123456789abcdef\n"
         "memory: at most 20.000 GB used, 19.689 GB planned\n"
         "filled: decode behind at most 512 read tokens and copies of their keys and values; no "
         "prompt of "
@@ -96,13 +100,17 @@ static void csv_has_a_cell_for_every_name(void **state) {
     assert_string_equal(
         text,
         "context,batch,filled,unstable,rounds,prefill_tok_s,prefill_tok_s_min,prefill_tok_s_max,"
-        "prefill_bound_share,decode_tok_s,decode_tok_s_min,decode_tok_s_max,decode_bound_share,"
-        "decode_bytes_step,read_gb_s,matrix_tflops,peak_bytes,ids_digest,plan_bytes,backend,"
+        "prefill_bound_share,prefill_bytes,prefill_flop,prefill_read_gb_s,prefill_matrix_tflops,"
+        "decode_tok_s,decode_tok_s_min,decode_tok_s_max,decode_bound_share,decode_bytes_step,"
+        "decode_flop_step,decode_read_gb_s,decode_matrix_tflops,read_gb_s,matrix_tflops,peak_bytes,"
+        "ids_digest,plan_bytes,backend,"
         "matrix_unit,model\n"
-        "256,1,false,false,3,50,49,52.5,0.5,19.5,15.25,20,0.875,1.8e+09,44.25,0.25,20000000000,"
+        "256,1,false,false,3,50,49,52.5,0.5,2e+10,1.25e+12,33.5,0.2345,19.5,15.25,20,0.875,1.8e+09,"
+        "4e+09,40.125,0.25,40.125,0.25,20000000000,"
         "\"0123456789abcdef\",19688766792,\"cpu\",\"AVX-512 16-bit integer dot product\","
         "\"a<b>&\"\"c\"\"\"\n"
-        "131072,1,true,true,3,,,,,19.5,15.25,20,0.875,1.8e+09,44.25,0.25,20000000000,"
+        "131072,1,true,true,3,,,,,,,,,19.5,15.25,20,0.875,1.8e+09,4e+09,40.125,0.25,40.125,0.25,"
+        "20000000000,"
         "\"0123456789abcdef\",19688766792,\"cpu\",\"AVX-512 16-bit integer dot product\","
         "\"a<b>&\"\"c\"\"\"\n");
     mem_free(text);
@@ -186,7 +194,7 @@ static void c76_slower_is_what_lies_below_the_earlier_spread(void **state) {
         assert_non_null(strstr(out.ptr, "before 87.5% (70.0 .. 90.0)"));
         // the other row is unstable: no verdict; its prefill was not measured
         assert_non_null(strstr(out.ptr, "decode  at 131072: "));
-        assert_non_null(strstr(out.ptr, ": unstable\n"));
+        assert_non_null(strstr(out.ptr, ": unstable\n1 unstable figures are not judged: "));
         assert_null(strstr(out.ptr, "prefill at 131072"));
         strbuf_fini(&out);
         json_decref(now);
@@ -200,9 +208,10 @@ static void what_cannot_be_compared_is_said(void **state) {
         const char *before, *words;
     } cases[] = {
         {"{}", "model: spec differs"},
-        {"{\"model\":{\"spec\":\"a<b>&\\\"c\\\"\"}}", "backend differs"},
-        {"{\"model\":{\"spec\":\"a<b>&\\\"c\\\"\"},\"backend\":\"cpu\",\"machine\":{\"threads\":3}"
-         "}",
+        {"{\"model\":{\"spec\":\"a<b>&\\\"c\\\"\",\"layers\":4}}", "model: layers differs"},
+        {"{\"model\":{\"spec\":\"a<b>&\\\"c\\\"\",\"layers\":8}}", "backend differs"},
+        {"{\"model\":{\"spec\":\"a<b>&\\\"c\\\"\",\"layers\":8},\"backend\":\"cpu\",\"machine\":{"
+         "\"threads\":3}}",
          "machine: threads differs"},
         {HEAD "\"results\":[]}", "no row"},
         {HEAD "\"results\":[{\"context\":256,\"batch\":2,\"filled\":false}]}", "no row"},
@@ -216,11 +225,57 @@ static void what_cannot_be_compared_is_said(void **state) {
         assert_int_equal(bench_compare(&out, &n_slower, now, before, &err), STATUS_INVALID);
         if (!strstr(err.text, cases[i].words))
             fail_msg("case %zu: %s", i, err.text);
+        Err early = {0};
+        assert_int_equal(bench_compare_check(now, before, &early), STATUS_INVALID);
+        assert_string_equal(early.text, err.text);
         assert_int_equal(n_slower, -1);
         strbuf_fini(&out);
         json_decref(before);
     }
     json_decref(now);
+}
+
+/* A whole result stands beside what is known of another before it is measured. */
+static void what_is_asked_for_can_be_compared_before_it_is_measured(void **state) {
+    UNUSED(state);
+    json_t *before = two_rows();
+    json_t *asked = object_of("{\"model\":{\"spec\":\"a<b>&\\\"c\\\"\",\"layers\":8},\"backend\":"
+                              "\"cpu\",\"machine\":{\"threads\":2},\"results\":[{\"context\":9,"
+                              "\"batch\":1,\"filled\":false},{\"context\":131072,\"batch\":1,"
+                              "\"filled\":true}]}");
+    assert_int_equal(bench_compare_check(asked, before, NULL), STATUS_OK);
+    json_array_remove(json_object_get(asked, "results"), 1);
+    assert_int_equal(bench_compare_check(asked, before, NULL), STATUS_INVALID);
+    json_decref(asked);
+    json_decref(before);
+}
+
+/* Far slower, but its rounds disagree: no figure counts, and that is said. */
+static void unstable_rows_are_counted_and_not_judged(void **state) {
+    UNUSED(state);
+    json_t *now = two_rows(), *before = two_rows();
+    set_share(now, "decode", 0.1, 0.1, 0.1);
+    json_object_set_new(json_array_get(json_object_get(before, "results"), 0), "unstable",
+                        json_true());
+    StrBuf out = {0};
+    int n_slower = -1;
+    assert_int_equal(bench_compare(&out, &n_slower, now, before, NULL), STATUS_OK);
+    assert_int_equal(n_slower, 0);
+    assert_int_equal(count_of(out.ptr, ": unstable\n"), 3);
+    assert_non_null(strstr(
+        out.ptr, "\n3 unstable figures are not judged: their rounds disagree, now or before\n"));
+    strbuf_fini(&out);
+    // and no line where all are judged
+    json_array_remove(json_object_get(now, "results"), 1);
+    json_object_set_new(json_array_get(json_object_get(before, "results"), 0), "unstable",
+                        json_false());
+    out = (StrBuf){0};
+    assert_int_equal(bench_compare(&out, &n_slower, now, before, NULL), STATUS_OK);
+    assert_int_equal(n_slower, 1);
+    assert_null(strstr(out.ptr, "not judged"));
+    strbuf_fini(&out);
+    json_decref(now);
+    json_decref(before);
 }
 
 static void every_failed_allocation_is_told(void **state) {
@@ -252,6 +307,8 @@ int main(void) {
         cmocka_unit_test(results_without_rows_or_keys_are_shown_too),
         cmocka_unit_test(c76_slower_is_what_lies_below_the_earlier_spread),
         cmocka_unit_test(what_cannot_be_compared_is_said),
+        cmocka_unit_test(what_is_asked_for_can_be_compared_before_it_is_measured),
+        cmocka_unit_test(unstable_rows_are_counted_and_not_judged),
         cmocka_unit_test(every_failed_allocation_is_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
