@@ -6,6 +6,7 @@
 #define _GNU_SOURCE // sched_getaffinity
 #include "pool.h"
 
+#include "cgroup.h"
 #include "checked.h"
 #include "limits.h"
 #include "mem.h"
@@ -21,10 +22,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum {
-    POOL_SPINS = 1000, // 24 us where a pause takes 75 cycles (measured), twice that at most
-    QUOTA_BYTES = 4096,
-};
+enum { POOL_SPINS = 1000 }; // 24 us where a pause takes 75 cycles (measured), twice that at most
 
 /* A number that members wait to see change: first spinning, then asleep. */
 typedef struct Gate {
@@ -125,78 +123,8 @@ static int pool_count_cpus(void) {
     return n < 1 ? 1 : (int)n;
 }
 
-/* The beginning of a small file, without an allocation; false: it is not there. */
-static bool quota_file(char text[QUOTA_BYTES], const char *path) {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd < 0 ? -1 : read(fd, text, QUOTA_BYTES - 1);
-    if (fd >= 0)
-        close(fd);
-    text[n < 0 ? 0 : n] = 0;
-    return n > 0;
-}
-
-/* Two numbers out of one text or two; false: they are no limit. */
-static bool quota_parse(const char *text, const char *period_text, double *cpus) {
-    char *end;
-    double quota = strtod(text, &end);
-    double period = strtod(period_text ? period_text : end, NULL);
-    *cpus = quota / period;
-    return end != text && quota > 0 && period > 0;
-}
-
-/* The quota of the group whose folder is root and the first len bytes of path. */
-static bool quota_of(const char *root, const char *path, int len, double *cpus) {
-    char name[2 * QUOTA_BYTES], text[QUOTA_BYTES], period[QUOTA_BYTES];
-    snprintf(name, sizeof name, "%s%.*s/cpu.max", root, len, path);
-    if (quota_file(text, name) && quota_parse(text, NULL, cpus)) // "max 100000": none
-        return true;
-    snprintf(name, sizeof name, "%s/cpu%.*s/cpu.cfs_quota_us", root, len, path); // the older layout
-    if (!quota_file(text, name))
-        return false;
-    snprintf(name, sizeof name, "%s/cpu%.*s/cpu.cfs_period_us", root, len, path);
-    return quota_file(period, name) && quota_parse(text, period, cpus);
-}
-
-int pool_quota(const char *root, const char *path) {
-    int least = 0, len = (int)strnlen(path, QUOTA_BYTES);
-    if (path[0] != '/' || strstr(path, "/.."))
-        len = 0; // a group outside of what this process sees
-    for (;;) {
-        double cpus;
-        while (len > 0 && path[len - 1] == '/')
-            len--;
-        if (quota_of(root, path, len, &cpus)) {
-            int n = cpus < 1 ? 1 : cpus > LIMIT_THREADS ? LIMIT_THREADS : (int)cpus;
-            least = least ? min_i32(least, n) : n;
-        }
-        if (len == 0)
-            return least;
-        while (len > 0 && path[len - 1] != '/')
-            len--;
-    }
-}
-
-/* The quota of this process: lines "0::/path", in the older layout "4:cpu,cpuacct:/path". */
-static int pool_own_quota(void) {
-    char text[QUOTA_BYTES];
-    int n = 0;
-    if (!quota_file(text, "/proc/self/cgroup"))
-        return 0;
-    for (char *line = text, *end; line; line = end ? end + 1 : NULL) {
-        end = strchr(line, '\n');
-        if (end)
-            *end = 0;
-        char *what = strchr(line, ':'), *path = what ? strchr(what + 1, ':') : NULL;
-        if (!path || (path != what + 1 && !memmem(what, (size_t)(path - what), "cpu", 3)))
-            continue;
-        int quota = pool_quota("/sys/fs/cgroup", path + 1);
-        n = n && quota ? min_i32(n, quota) : max_i32(n, quota);
-    }
-    return n;
-}
-
 int pool_n_cpus(void) {
-    int n = min_i32(pool_count_cpus(), LIMIT_THREADS), quota = pool_own_quota();
+    int n = min_i32(pool_count_cpus(), LIMIT_THREADS), quota = cgroup_own_cpus();
     return quota ? min_i32(n, quota) : n;
 }
 
@@ -224,7 +152,7 @@ static Status pool_pin(Pool *pool, Err *err) {
     if (!numa_own_cpus(&allowed))
         return STATUS_OK;
     TRY(numa_wants_pins(&is_wanted, getenv("LILY_PIN"), pool->n_members, &allowed, NUMA_ROOT, err));
-    int quota = is_wanted ? pool_own_quota() : 0;
+    int quota = is_wanted ? cgroup_own_cpus() : 0;
     if (!is_wanted || (quota && quota < pool->n_members) ||
         !numa_pick_cpus(cpus, pool->n_members, &allowed, NUMA_ROOT))
         return STATUS_OK;

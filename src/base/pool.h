@@ -29,14 +29,6 @@ int pool_n_members(const Pool *pool);
 /* CPUs this process may run on, at most LIMIT_THREADS: the members of a pool opened with 0. A quota
  * of its control group counts where it is less. */
 int pool_n_cpus(void);
-/* Whole CPUs, at least 1, that control groups allow in the long run; 0: no limit is known. A member
- * more would be stopped in the middle of its share while all others wait at the barrier.
- *
- * root  where the groups are mounted: /sys/fs/cgroup
- * path  of this process's group below it, as /proc/self/cgroup says; the groups above it count too
- */
-int pool_quota(const char *root, const char *path);
-
 /* Every member runs fn once; returns when all have. Members spin briefly, then sleep, so that a
  * busy neighbour process does not cost a whole time slice. */
 void pool_run(Pool *pool, PoolFn fn, void *ctx);

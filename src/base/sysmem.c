@@ -5,6 +5,7 @@
 #define _GNU_SOURCE
 #include "base/sysmem.h"
 
+#include "base/cgroup.h"
 #include "base/file.h"
 
 #include <fcntl.h>
@@ -25,14 +26,13 @@ static uint64_t sysmem_field(const char *path, StrView key) {
     return value;
 }
 
-/* A file that holds one number ("max" counts as none). */
-static uint64_t sysmem_number(const char *path) {
-    StrBuf text = {0};
-    uint64_t value = 0;
-    if (file_read_all(&text, path, 4096, NULL) == STATUS_OK)
-        value = strtoull(text.ptr, NULL, 10);
-    strbuf_fini(&text);
-    return value;
+/* What RLIMIT_AS (ulimit -v) leaves; UINT64_MAX: all. */
+static uint64_t sysmem_address_room(void) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
+        return UINT64_MAX;
+    uint64_t used = sysmem_field("/proc/self/status", STR("VmSize:"));
+    return limit.rlim_cur > used ? (uint64_t)limit.rlim_cur - used : 0;
 }
 
 uint64_t sysmem_total(void) {
@@ -41,18 +41,18 @@ uint64_t sysmem_total(void) {
         long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
         total = pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : 0;
     }
-    uint64_t cap = sysmem_number("/sys/fs/cgroup/memory.max");
-    return cap && cap < total ? cap : total;
+    uint64_t limit = cgroup_own_memory().limit;
+    return limit < total ? limit : total;
 }
 
 uint64_t sysmem_available(void) {
     uint64_t available = sysmem_field("/proc/meminfo", STR("MemAvailable:"));
     if (available == 0)
         available = sysmem_total();
-    uint64_t cap = sysmem_number("/sys/fs/cgroup/memory.max");
-    uint64_t used = sysmem_number("/sys/fs/cgroup/memory.current");
-    if (cap && cap > used && cap - used < available)
-        available = cap - used;
+    uint64_t room = cgroup_own_memory().room, addresses = sysmem_address_room();
+    room = addresses < room ? addresses : room;
+    if (room < available)
+        available = room ? room : 1; // full is known, unlike 0
     return available;
 }
 

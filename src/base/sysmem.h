@@ -7,8 +7,8 @@
 
 #include <stdint.h>
 
-/* Bytes of memory of the machine, and of those that could be taken now without swapping; a limit
- * of the control group counts where it is lower. 0: unknown. */
+/* Bytes of memory of the machine, and of those that could be taken now without swapping; limits of
+ * control groups count where they are lower, and RLIMIT_AS for what can be taken. 0: unknown. */
 uint64_t sysmem_total(void);
 uint64_t sysmem_available(void);
 /* Resident size of this process now, its program and libraries included, and the largest so far,

@@ -83,6 +83,9 @@ static Status bench_settle_contexts(Bench *b) {
     if (b->args->ctx && b->args->ctx < positions)
         positions = (int32_t)b->args->ctx;
     int32_t longest = positions - b->n_steps - 1;
+    if (longest < 1 && positions < 3)
+        return err_set(b->err, STATUS_CONTEXT,
+                       "--ctx: expected room for a token and two steps, found %d", positions);
     if (longest < 1)
         return err_set(b->err, STATUS_CONTEXT,
                        "--steps: expected at most %d for this context, found %d", positions - 2,
@@ -160,13 +163,19 @@ static BackendMeter meter_better(BackendMeter a, const BackendMeter *b) {
     return a;
 }
 
-/* Both meters; the better of this and the one before counts for what ran in between. */
+/* Both meters; the better of this and the one before counts for what ran in between. The first
+ * takes less memory where what was planned is not to be had. */
 static Status bench_meter(Bench *b, BackendMeter *better) {
     BackendMeter now;
+    Status status;
     double seconds = b->args->meter_mb && b->args->meter_mb < BENCH_METER_MB_QUICK
                          ? METER_SECONDS_QUICK
                          : METER_SECONDS;
-    TRY(backend_meter(b->run.backend, &now, b->meter_bytes, seconds, b->err));
+    while ((status = backend_meter(b->run.backend, &now, b->meter_bytes, seconds, b->err)) ==
+               STATUS_MEMORY &&
+           b->meter_bytes > BENCH_METER_BYTES_MIN)
+        b->meter_bytes /= 2;
+    TRY(status);
     *better = meter_better(now, &b->before);
     b->best = meter_better(b->best, &now);
     b->before = now;
@@ -399,6 +408,11 @@ typedef struct BenchFiles {
 } BenchFiles;
 
 static Status bench_files_open(BenchFiles *f, const CliArgs *args, Err *err) {
+    const char *const paths[] = {args->json_out, args->csv_out, args->svg_out};
+    for (size_t i = 0; i < COUNT_OF(paths); i++)
+        for (size_t j = 0; j < i; j++)
+            if (paths[i] && paths[j] && strcmp(paths[i], paths[j]) == 0)
+                return err_set(err, STATUS_INVALID, "two results would go to %s", paths[i]);
     if (args->json_out && strcmp(args->json_out, "-") != 0)
         TRY(file_writer_open(&f->json, args->json_out, err));
     if (args->csv_out)

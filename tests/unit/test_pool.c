@@ -3,12 +3,11 @@
  *
  * Path:     make unit.
  * Owns:     nothing.  Thread: several. */
-#define _GNU_SOURCE // mkdtemp
 #include "base/checked.h"
 #include "base/limits.h"
 #include "base/mem.h"
 #include "base/pool.h"
-#include "made_folder.h"
+#include "unit.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -94,56 +93,8 @@ static void test_bad_counts_and_failed_allocations(void **state) {
     pool_close(NULL);
 }
 
-static void test_a_quota_of_the_control_group_counts(void **state) {
-    UNUSED(state);
-    char dir[] = "/tmp/lily-pool-XXXXXX";
-    assert_non_null(mkdtemp(dir));
-    assert_int_equal(pool_quota(dir, "/"), 0); // nothing is there
-    static const struct {
-        const char *text;
-        int n;
-    } rows[] = {{"max 100000\n", 0},
-                {"200000 100000\n", 2},
-                {"250000 100000\n", 2},
-                {"50000 100000\n", 1},
-                {"1 100000\n", 1},
-                {"99999999999 100\n", LIMIT_THREADS},
-                {"", 0},
-                {"x\n", 0},
-                {"300000\n", 0},
-                {"300000 0\n", 0},
-                {"-5 100000\n", 0},
-                {"nan 1\n", 0}};
-    for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        put(dir, "cpu.max", rows[i].text);
-        assert_int_equal(pool_quota(dir, "/"), rows[i].n);
-    }
-    // The least of a group and those above it.
-    put(dir, "cpu.max", "600000 100000\n");
-    put(dir, "a/cpu.max", "300000 100000\n");
-    put(dir, "a/b/cpu.max", "400000 100000\n");
-    put(dir, "a/b/c/cpu.max", "max 100000\n");
-    assert_int_equal(pool_quota(dir, "/a/b/c"), 3);
-    assert_int_equal(pool_quota(dir, "/a/b/c//"), 3);
-    assert_int_equal(pool_quota(dir, "/d"), 6);
-    assert_int_equal(pool_quota(dir, "/../a"), 6); // outside of what this process sees
-    assert_int_equal(pool_quota(dir, ""), 6);
-    // The older layout.
-    put(dir, "cpu.max", "max 100000\n");
-    put(dir, "cpu/g/cpu.cfs_quota_us", "400000\n");
-    put(dir, "cpu/g/cpu.cfs_period_us", "100000\n");
-    assert_int_equal(pool_quota(dir, "/g"), 4);
-    put(dir, "cpu/g/cpu.cfs_quota_us", "-1\n");
-    assert_int_equal(pool_quota(dir, "/g"), 0);
-    put(dir, "cpu/g/cpu.cfs_quota_us", ""); // and one that is empty
-    assert_int_equal(pool_quota(dir, "/g"), 0);
-    drop(dir);
-    assert_true(pool_n_cpus() >= 1);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_quota_of_the_control_group_counts),
         cmocka_unit_test(test_every_member_and_job_runs_once),
         cmocka_unit_test(test_many_short_runs),
         cmocka_unit_test(test_bad_counts_and_failed_allocations),

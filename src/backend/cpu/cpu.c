@@ -238,13 +238,15 @@ static Status cpu_map(Cpu *b, const Weights *w, Err *err) {
     return STATUS_OK;
 }
 
-/* Packs on threads of its own, more than there are CPUs: some wait for the disk, others pack. */
+/* Packs on threads of its own, more than there are CPUs: some wait for the disk, others pack. Where
+ * the system grants no more threads or memory the backend's own do. */
 static Status cpu_load(Cpu *b, const Weights *w, const Progress *progress, Err *err) {
-    Pool *loaders;
+    Pool *more = NULL;
     int n = min_i32(pool_n_members(b->pool) + MORE_LOADERS, LIMIT_THREADS);
-    TRY(pool_open(&loaders, n, err));
-    Status status = cpu_pack_model(&b->model, w, loaders, progress, err);
-    pool_close(loaders);
+    if (pool_open(&more, n, NULL) != STATUS_OK)
+        more = NULL;
+    Status status = cpu_pack_model(&b->model, w, more ? more : b->pool, progress, err);
+    pool_close(more);
     return status;
 }
 
