@@ -409,6 +409,10 @@ typedef struct BenchFiles {
 
 static Status bench_files_open(BenchFiles *f, const CliArgs *args, Err *err) {
     const char *const paths[] = {args->json_out, args->csv_out, args->svg_out};
+    for (size_t i = 1; i < COUNT_OF(paths); i++)
+        if (paths[i] && strcmp(paths[i], "-") == 0)
+            return err_set(err, STATUS_INVALID, "%s: expected a file, found -: only --json may be",
+                           i == 1 ? "--csv" : "--svg");
     for (size_t i = 0; i < COUNT_OF(paths); i++)
         for (size_t j = 0; j < i; j++)
             if (paths[i] && paths[j] && strcmp(paths[i], paths[j]) == 0)

@@ -240,6 +240,7 @@ def test_all_contexts_end_where_ctx_or_the_model_does(lily):
     (["--contexts", "al"], "--contexts", 2), (["--contexts", "5,x"], "--contexts", 2),
     (["--batch", "0"], "--batch", 2), (["--batch", "65"], "--batch", 2), (["--meter-mb", "1"], "--meter-mb", 2),
     (["--csv", "/nowhere/at/all.csv"], "/nowhere/at/all.csv", 1), (["--svg", "/"], "/", 1),
+    (["--csv", "-"], "--csv: expected a file, found -", 1), (["--svg", "-"], "--svg: expected a file, found -", 1),
     (["--ctx", "1"], "--ctx: expected room for a token and two steps, found 1", 1),
     (["--steps", "100", "--ctx", "64"], "--steps: expected at most 62", 1),
     (["--json", "/tmp/one", "--svg", "/tmp/one"], "two results would go to /tmp/one", 1),
