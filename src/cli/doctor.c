@@ -7,6 +7,7 @@
  * Owns:     nothing past the run.  Thread: main. */
 #define _GNU_SOURCE // getloadavg
 #include "backend/cpu/cpu_features.h"
+#include "backend/cpu/cpu_meter.h"
 #include "backend/meter.h"
 #include "base/file.h"
 #include "base/json.h"
@@ -27,7 +28,11 @@
 #define DOCTOR_TINY "synth:tiny"
 #define DOCTOR_FULL "synth:qwen3.6-35b-a3b"
 
-enum { DOCTOR_METER_BYTES = 256 << 20 }; // a thread: quick, and beyond the caches
+enum {
+    DOCTOR_METER_BYTES = 256 << 20, // a thread: quick, and beyond the caches
+    DOCTOR_READS = 5,               // what other programs leave changes by the second
+};
+static const double DOCTOR_UNIT_S = 0.08, DOCTOR_KERNEL_S = 0.1;
 
 /* The value behind "key :" in /proc/cpuinfo, "" when it is not there. */
 static void doctor_cpu_field(char *out, size_t size, const char *key) {
@@ -143,12 +148,16 @@ static json_t *doctor_column(const DoctorColumn *c, uint32_t mask, const char *f
     return json_pack("{s:s, s:o, s:s}", "state", state, "families", families, "why", why);
 }
 
+/* The columns that are not to be used; none when the mask names others, a card's parts for one. */
+static uint32_t doctor_mask(const CliArgs *args) {
+    uint32_t mask = 0;
+    return cpu_features_parse_mask(&mask, args->mask, NULL) == STATUS_OK ? mask : 0;
+}
+
 static json_t *doctor_columns(const CliArgs *args) {
     char flags[8192];
-    uint32_t mask = 0;
     doctor_cpu_flags(flags, sizeof flags);
-    if (cpu_features_parse_mask(&mask, args->mask, NULL) != STATUS_OK)
-        mask = 0; // names of a card's parts
+    uint32_t mask = doctor_mask(args);
     json_t *all = json_object();
     for (size_t i = COUNT_OF(DOCTOR_COLUMNS); i-- > 0;)
         json_object_set_new(all, DOCTOR_COLUMNS[i].name,
@@ -247,37 +256,66 @@ static void doctor_add_missed(json_t *all) {
     json_object_set_new(all, "missed", json_string(text));
 }
 
-/* What the meters found. */
+/* What the meters found; reads in ascending order. */
 typedef struct DoctorMeters {
     int n_threads;
-    double read_gb_s, read_one_gb_s, tflops;
+    double read_gb_s[DOCTOR_READS], read_one_gb_s[DOCTOR_READS];
+    double tflops;
     const char *unit;
+    bool has_kernels; // plain C does the products
+    CpuMeter kernels;
 } DoctorMeters;
 
-static Status doctor_read(double *gb_s, Pool *pool, Err *err) {
-    Meter *meter = NULL;
-    TRY(meter_open(&meter, pool, DOCTOR_METER_BYTES, err));
-    *gb_s = meter_read_gb_s(meter);
-    meter_close(meter);
-    return STATUS_OK;
+static int doctor_by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* The units are timed between the reads, so that these lie some tenths of a second apart. */
+static void doctor_read(DoctorMeters *m, Pool *pool, Meter *all, Meter *one) {
+    for (int i = 0; i < DOCTOR_READS; i++) {
+        m->read_gb_s[i] = meter_read_gb_s(all);
+        m->read_one_gb_s[i] = meter_read_gb_s(one);
+        const char *unit = NULL;
+        double tflops = meter_matrix_tflops(pool, DOCTOR_UNIT_S, &unit);
+        if (tflops > m->tflops) {
+            m->tflops = tflops;
+            m->unit = unit;
+        }
+    }
+    qsort(m->read_gb_s, DOCTOR_READS, sizeof *m->read_gb_s, doctor_by_value);
+    qsort(m->read_one_gb_s, DOCTOR_READS, sizeof *m->read_one_gb_s, doctor_by_value);
+}
+
+/* The products of plain C, when these are what runs. */
+static Status doctor_kernels(DoctorMeters *m, const CliArgs *args, Pool *pool, Err *err) {
+    KernelTable k;
+    cpu_features_choose(&k, doctor_mask(args), false);
+    m->has_kernels = strcmp(k.matmul.column, "generic") == 0;
+    return m->has_kernels ? cpu_meter_products(&m->kernels, &k.matmul, pool, DOCTOR_KERNEL_S, err)
+                          : STATUS_OK;
 }
 
 static Status doctor_measure(DoctorMeters *m, const CliArgs *args, Err *err) {
     Pool *one = NULL, *pool = NULL;
+    Meter *read_one = NULL, *read = NULL;
     Status status;
     TRY(pool_open(&one, 1, err));
     TRY_GOTO(status, pool_open(&pool, (int)args->threads, err));
     m->n_threads = pool_n_members(pool);
-    TRY_GOTO(status, doctor_read(&m->read_one_gb_s, one, err));
-    TRY_GOTO(status, doctor_read(&m->read_gb_s, pool, err));
-    m->tflops = meter_matrix_tflops(pool, 0.2, &m->unit);
+    TRY_GOTO(status, meter_open(&read_one, one, DOCTOR_METER_BYTES, err));
+    TRY_GOTO(status, meter_open(&read, pool, DOCTOR_METER_BYTES, err));
+    doctor_read(m, pool, read, read_one);
+    status = doctor_kernels(m, args, pool, err);
 fail:
+    meter_close(read);
+    meter_close(read_one);
     pool_close(pool);
     pool_close(one);
     return status;
 }
 
-/* CPUs that were busy on average in the last minute, as the system counts them; 0: not told. */
+/* The load average of the last minute; 0: not told. */
 static double doctor_load(void) {
     double load = 0;
     return getloadavg(&load, 1) == 1 ? load : 0;
@@ -303,6 +341,29 @@ static json_t *doctor_machine(const CliArgs *args) {
                      (json_int_t)sysmem_total(), "available_bytes", (json_int_t)sysmem_available());
 }
 
+/* The figures of the meters, into the report. */
+static void doctor_add_meters(json_t *all, const DoctorMeters *m) {
+    const int middle = DOCTOR_READS / 2, last = DOCTOR_READS - 1;
+    json_object_set_new(all, "threads", json_integer(m->n_threads));
+    json_object_set_new(all, "read_gb_s", json_real(m->read_gb_s[middle]));
+    json_object_set_new(all, "read_gb_s_min", json_real(m->read_gb_s[0]));
+    json_object_set_new(all, "read_gb_s_max", json_real(m->read_gb_s[last]));
+    json_object_set_new(all, "read_one_gb_s", json_real(m->read_one_gb_s[middle]));
+    json_object_set_new(all, "matrix_tflops", json_real(m->tflops));
+    json_object_set_new(all, "matrix_unit", json_string(m->unit));
+    json_object_set_new(all, "plain_c",
+                        m->has_kernels
+                            ? json_pack("{s:f, s:f}", "decode_gb_s", m->kernels.decode_gb_s,
+                                        "prefill_tflops", m->kernels.prefill_tflops)
+                            : json_null());
+}
+
+static json_t *doctor_card(const BackendMeter *card) {
+    return card->unit ? json_pack("{s:f, s:f, s:s}", "read_gb_s", card->read_gb_s, "matrix_tflops",
+                                  card->matrix_tflops, "matrix_unit", card->unit)
+                      : json_null();
+}
+
 static Status doctor_run(json_t **out, const CliArgs *args, Err *err) {
     json_t *all = doctor_machine(args);
     DoctorMeters m = {0};
@@ -311,44 +372,37 @@ static Status doctor_run(json_t **out, const CliArgs *args, Err *err) {
     BackendKind kind = backend_kind_resolve(BACKEND_AUTO);
     json_t *backends = status == STATUS_OK ? doctor_backends(args, &card, err) : NULL;
     bool is_card = doctor_is_card(kind) && card.unit;
-    json_t *full = backends ? doctor_full_model(kind, (int32_t)args->device,
-                                                is_card ? card.read_gb_s : m.read_gb_s,
-                                                is_card ? card.matrix_tflops : m.tflops, err)
-                            : NULL;
+    double read_gb_s = is_card ? card.read_gb_s : m.read_gb_s[DOCTOR_READS / 2];
+    double tflops = is_card ? card.matrix_tflops : m.tflops;
+    json_t *full =
+        backends ? doctor_full_model(kind, (int32_t)args->device, read_gb_s, tflops, err) : NULL;
     if (!full) {
         json_decref(backends);
         json_decref(all);
         return err->code ? err->code : err_memory(err, "report", 0);
     }
-    json_object_set_new(all, "threads", json_integer(m.n_threads));
-    json_object_set_new(all, "read_gb_s", json_real(m.read_gb_s));
-    json_object_set_new(all, "read_one_gb_s", json_real(m.read_one_gb_s));
-    json_object_set_new(all, "matrix_tflops", json_real(m.tflops));
-    json_object_set_new(all, "matrix_unit", json_string(m.unit));
+    doctor_add_meters(all, &m);
     json_object_set_new(all, "backends", backends);
     json_object_set_new(all, "full_model", full);
-    json_object_set_new(all, "card",
-                        card.unit ? json_pack("{s:f, s:f, s:s}", "read_gb_s", card.read_gb_s,
-                                              "matrix_tflops", card.matrix_tflops, "matrix_unit",
-                                              card.unit)
-                                  : json_null());
+    json_object_set_new(all, "card", doctor_card(&card));
     doctor_add_missed(all);
     doctor_advise(all);
     *out = all;
     return STATUS_OK;
 }
 
+/* Exit status 1 for a machine on which no model would run as asked. */
 int verb_doctor(const CliArgs *args) {
     Err err = {0};
     json_t *report = NULL;
     if (doctor_run(&report, args, &err) != STATUS_OK)
         return ui_fail("doctor", &err);
-    if (args->is_json) {
-        if (ui_print_json(report, JSON_INDENT(2), &err) != STATUS_OK)
-            return ui_fail("doctor", &err);
-        return ui_finish("doctor");
-    }
-    doctor_print(report);
+    const char *stop = doctor_stop(report);
+    Status runs = stop ? err_set(&err, STATUS_UNSUPPORTED, "%s", stop) : STATUS_OK;
+    if (!args->is_json)
+        doctor_print(report);
+    else if (ui_print_json(json_incref(report), JSON_INDENT(2), &err) != STATUS_OK)
+        return ui_fail("doctor", &err);
     json_decref(report);
-    return ui_finish("doctor");
+    return runs == STATUS_OK ? ui_finish("doctor") : ui_fail("doctor", &err);
 }

@@ -17,11 +17,13 @@ typedef struct DoctorShares {
 } DoctorShares;
 
 static const DoctorShares DOCTOR_SHARES[] = {
-    {"generic", 0.12, 0.11},
     {"avx512", 0.85, 0.75},
     {"amx", 0.70, 0.36},
     {"cuda", 0.27, 0.34},
 };
+
+/* What plain C reaches, as above, of the rates at which its products run from the caches. */
+static const DoctorShares DOCTOR_PLAIN_C = {"generic", 0.90, 0.86};
 
 static const char *text_of(const json_t *v, const char *key) {
     const char *text = json_string_value(json_object_get(v, key));
@@ -46,19 +48,70 @@ static const char *products_column(const json_t *all) {
     return "";
 }
 
-static void full_expect(json_t *full, const char *column) {
+const char *doctor_stop(const json_t *all) {
+    const char *backend = text_of(json_object_get(all, "full_model"), "backend");
+    const json_t *b = json_object_get(json_object_get(all, "backends"), backend);
+    return json_is_false(json_object_get(b, "works")) ? text_of(b, "text") : NULL;
+}
+
+/* Speeds to expect. */
+typedef struct DoctorSpeeds {
+    double decode[3]; // with the reads' median, least and most
+    double prefill;
+} DoctorSpeeds;
+
+static const char *const DOCTOR_READ_KEYS[3] = {"read_gb_s", "read_gb_s_min", "read_gb_s_max"};
+
+/* Shares of the bounds. A card's memory was read once. */
+static DoctorSpeeds speeds_by_shares(const json_t *all, const DoctorShares *s) {
+    const json_t *full = json_object_get(all, "full_model");
+    bool is_card = strcmp(s->column, "cuda") == 0;
+    double decode = s->decode * real_of(full, "decode_bound_tok_s"),
+           median = real_of(all, "read_gb_s");
+    DoctorSpeeds out = {.prefill = s->prefill * real_of(full, "prefill_bound_tok_s")};
+    for (int i = 0; i < 3; i++)
+        out.decode[i] =
+            is_card || i == 0 ? decode : decode * real_of(all, DOCTOR_READ_KEYS[i]) / median;
+    return out;
+}
+
+/* What the products of plain C come to, as far as the memory keeps up with them. */
+static DoctorSpeeds speeds_of_plain_c(const json_t *all, const json_t *kernels) {
+    const json_t *full = json_object_get(all, "full_model");
+    double rate = real_of(kernels, "decode_gb_s"), tflops = real_of(kernels, "prefill_tflops");
+    DoctorSpeeds out = {.prefill =
+                            DOCTOR_PLAIN_C.prefill * tflops * 1e12 / real_of(full, "prefill_flop")};
+    for (int i = 0; i < 3; i++) {
+        double read = real_of(all, DOCTOR_READ_KEYS[i]), least = read < rate ? read : rate;
+        out.decode[i] = DOCTOR_PLAIN_C.decode * least * 1e9 / real_of(full, "decode_bytes");
+    }
+    return out;
+}
+
+static json_t *real_or_null(bool is_known, double value) {
+    return is_known ? json_real(value) : json_null();
+}
+
+static void full_expect(json_t *all, const char *column) {
+    json_t *full = json_object_get(all, "full_model");
+    const json_t *kernels = json_object_get(all, "plain_c");
     const DoctorShares *s = NULL;
+    if (doctor_stop(all))
+        column = "";
     for (size_t i = 0; i < COUNT_OF(DOCTOR_SHARES); i++)
         if (!strcmp(DOCTOR_SHARES[i].column, column))
             s = &DOCTOR_SHARES[i];
-    double decode = real_of(full, "decode_bound_tok_s"),
-           prefill = real_of(full, "prefill_bound_tok_s");
-    json_object_set_new(full, "decode_share", s ? json_real(s->decode) : json_null());
-    json_object_set_new(full, "prefill_share", s ? json_real(s->prefill) : json_null());
-    json_object_set_new(full, "decode_expected_tok_s",
-                        s ? json_real(s->decode * decode) : json_null());
-    json_object_set_new(full, "prefill_expected_tok_s",
-                        s ? json_real(s->prefill * prefill) : json_null());
+    bool is_plain = !strcmp(column, "generic") && json_is_object(kernels);
+    DoctorSpeeds v = s          ? speeds_by_shares(all, s)
+                     : is_plain ? speeds_of_plain_c(all, kernels)
+                                : (DoctorSpeeds){.prefill = 0};
+    bool is_known = s || is_plain;
+    json_object_set_new(full, "decode_share", real_or_null(s, s ? s->decode : 0));
+    json_object_set_new(full, "prefill_share", real_or_null(s, s ? s->prefill : 0));
+    json_object_set_new(full, "decode_expected_tok_s", real_or_null(is_known, v.decode[0]));
+    json_object_set_new(full, "decode_expected_tok_s_min", real_or_null(is_known, v.decode[1]));
+    json_object_set_new(full, "decode_expected_tok_s_max", real_or_null(is_known, v.decode[2]));
+    json_object_set_new(full, "prefill_expected_tok_s", real_or_null(is_known, v.prefill));
 }
 
 /* ---- advice ---- */
@@ -108,15 +161,16 @@ static void advise_kernels(json_t *all) {
     json_object_foreach((json_t *)columns, name, column) {
         if (!strcmp(name, "amx") && !strcmp(run, "avx512") &&
             !strcmp(text_of(column, "state"), "missing"))
-            ADVISE(all, "kernels: prompts are read at the rate of the products; a CPU with AMX has "
-                        "several times as many");
+            ADVISE(all, "kernels: prompts are limited by multiplication; a CPU with AMX multiplies "
+                        "several times faster");
     }
 }
 
+/* Beside other programs reads say nothing of what more threads would do. */
 static void advise_reads(json_t *all) {
     double one = real_of(all, "read_one_gb_s"), together = real_of(all, "read_gb_s");
     int n = (int)real_of(all, "threads");
-    if (n < 2 || one <= 0)
+    if (n < 2 || one <= 0 || real_of(all, "load") >= 0.5 * real_of(all, "cpus"))
         return;
     if (together < 0.7 * n * one)
         ADVISE(all,
@@ -140,9 +194,9 @@ static void advise_threads(json_t *all) {
                n, cpus);
     if (load >= 0.5)
         ADVISE(all,
-               "load: other programs kept %.1f CPUs busy in the last minute: what is measured here "
-               "is what they leave",
-               load);
+               "load: load average %.1f on %d CPUs: other programs, or a run that just ended, "
+               "disturb these figures",
+               load, cpus);
     if (real_of(all, "nodes") > 1)
         ADVISE(all,
                "nodes: weights lie spread over %d memory nodes; LILY_PIN=on or off says whether "
@@ -153,10 +207,10 @@ static void advise_threads(json_t *all) {
 
 void doctor_advise(json_t *all) {
     json_t *full = json_object_get(all, "full_model");
-    full_expect(full, products_column(all));
+    full_expect(all, products_column(all));
     json_object_set_new(all, "advice", json_array());
     advise_memory(all, full);
-    if (!strcmp(text_of(full, "backend"), "cpu")) {
+    if (!strcmp(text_of(full, "backend"), "cpu") && !doctor_stop(all)) {
         advise_kernels(all);
         advise_reads(all);
     }
@@ -185,7 +239,8 @@ static void print_machine(const json_t *all) {
     printf("threads    %d\n", (int)real_of(all, "threads"));
     printf("memory     %.1f GB, %.1f GB available\n", gb_of(all, "memory_bytes"),
            gb_of(all, "available_bytes"));
-    printf("reads      %.1f GB/s with all threads, %.1f with one\n", real_of(all, "read_gb_s"),
+    printf("reads      %.1f .. %.1f GB/s with all threads (median %.1f), %.1f with one\n",
+           real_of(all, "read_gb_s_min"), real_of(all, "read_gb_s_max"), real_of(all, "read_gb_s"),
            real_of(all, "read_one_gb_s"));
     printf("products   %.3f TFLOP/s (%s)\n", real_of(all, "matrix_tflops"),
            text_of(all, "matrix_unit"));
@@ -201,26 +256,52 @@ static void print_machine(const json_t *all) {
                text_of(card, "matrix_unit"));
 }
 
+static void print_auto(const json_t *all) {
+    const char *backend = text_of(json_object_get(all, "full_model"), "backend");
+    const char *missed = text_of(all, "missed"), *stop = doctor_stop(all);
+    if (stop)
+        printf("auto       %s is what would run, and it does not: %s", backend, stop);
+    else
+        printf("auto       %s is what runs", backend);
+    printf("%s%s\n", *missed ? "; " : "", missed);
+}
+
+/* Bounds, and what to expect of them where something is known. */
+static void print_speeds(const json_t *all) {
+    const json_t *full = json_object_get(all, "full_model"), *kernels;
+    printf("its bounds there: %.1f tokens a second in decode behind 256 tokens (%.2f GB of memory "
+           "each), %.0f in prefill without attention and head (%.2f GFLOP each)\n",
+           real_of(full, "decode_bound_tok_s"), gb_of(full, "decode_bytes"),
+           real_of(full, "prefill_bound_tok_s"), gb_of(full, "prefill_flop"));
+    if (!json_is_real(json_object_get(full, "decode_expected_tok_s")))
+        return;
+    double least = real_of(full, "decode_expected_tok_s_min");
+    double most = real_of(full, "decode_expected_tok_s_max");
+    printf("to expect: ");
+    if (most - least >= 0.1)
+        printf("%.1f .. ", least);
+    printf("%.1f in decode, %.0f in prefill ", most, real_of(full, "prefill_expected_tok_s"));
+    kernels = json_object_get(all, "plain_c");
+    if (json_is_real(json_object_get(full, "decode_share")))
+        printf("(measured elsewhere: %.0f%% and %.0f%% of these bounds)\n",
+               100 * real_of(full, "decode_share"), 100 * real_of(full, "prefill_share"));
+    else
+        printf("(from the products of plain C, timed here: %.2f GB/s of weights, %.3f TFLOP/s)\n",
+               real_of(kernels, "decode_gb_s"), real_of(kernels, "prefill_tflops"));
+}
+
 void doctor_print(const json_t *all) {
     print_machine(all);
+    print_auto(all);
     const json_t *full = json_object_get(all, "full_model"), *advice;
-    const char *backend = text_of(full, "backend"), *missed = text_of(all, "missed");
-    printf("auto       %s is what runs%s%s\n", backend, *missed ? "; " : "", missed);
     printf("Qwen3.6-35B-A3B, 4 bit, on %s: needs %.1f GB (weights %.1f) with a context of %d "
            "tokens: %s %.1f GB that are free\n",
-           backend, gb_of(full, "plan_bytes"), gb_of(full, "weight_bytes"),
+           text_of(full, "backend"), gb_of(full, "plan_bytes"), gb_of(full, "weight_bytes"),
            (int)real_of(full, "context"),
            json_is_true(json_object_get(full, "fits")) ? "fits into the" : "does not fit into the",
            gb_of(full, "free_bytes"));
-    printf("its bounds there: %.1f tokens a second in decode (%.2f GB of memory each), %.0f in "
-           "prefill (%.2f GFLOP each)\n",
-           real_of(full, "decode_bound_tok_s"), gb_of(full, "decode_bytes"),
-           real_of(full, "prefill_bound_tok_s"), gb_of(full, "prefill_flop"));
-    if (!json_is_null(json_object_get(full, "decode_share")))
-        printf("to expect: %.1f in decode, %.0f in prefill (measured elsewhere: %.0f%% and %.0f%% "
-               "of these bounds)\n",
-               real_of(full, "decode_expected_tok_s"), real_of(full, "prefill_expected_tok_s"),
-               100 * real_of(full, "decode_share"), 100 * real_of(full, "prefill_share"));
+    if (!doctor_stop(all))
+        print_speeds(all);
     size_t i;
     json_array_foreach(json_object_get(all, "advice"), i, advice)
         printf("%s\n", json_string_value(advice));

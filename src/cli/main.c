@@ -56,7 +56,7 @@ const CliVerb CLI_VERBS[] = {
     {"doctor", "[options]", "what this machine has and what would stop a run",
      "Kernel columns with the reason where one is missing, reads and products as measured now, the "
      "bounds that\nthey set to Qwen3.6-35B-A3B, the speeds to expect, whether it fits into memory, "
-     "and what holds it back.",
+     "and what holds it back.\nExit status 1 when the backend that auto takes does not run.",
      0, 0, verb_doctor},
     {"docs", "man | bash | zsh | fish", NULL,
      "Manual page and completions, made from the option table.", 1, 1, verb_docs},
