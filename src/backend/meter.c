@@ -158,11 +158,11 @@ static void meter_fill(void *ctx, int member, int n_members) {
 static void meter_read(void *ctx, int member, int n_members) {
     UNUSED(n_members);
     Meter *m = ctx;
-    pool_barrier(m->pool);
+    pool_barrier(m->pool, member);
     if (member == 0)
         m->start_ns = clock_now_ns();
     atomic_fetch_xor(&m->sink, m->fn(m->memory[member], m->bytes));
-    pool_barrier(m->pool);
+    pool_barrier(m->pool, member);
     if (member == 0)
         m->end_ns = clock_now_ns();
 }
@@ -406,7 +406,7 @@ static void meter_matrix_member(void *ctx, int member, int n_members) {
     UNUSED(n_members);
     MatrixRun *run = ctx;
     enum { ROUNDS = 20000 }; // some ten microseconds: the clock is read rarely
-    pool_barrier(run->pool);
+    pool_barrier(run->pool, member);
     int64_t start = clock_now_ns(), n = 0;
     while (clock_seconds_since(start) < run->seconds) {
         run->sink[member] = run->unit->run(ROUNDS);

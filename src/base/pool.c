@@ -22,7 +22,11 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { POOL_SPINS = 1000 }; // 24 us where a pause takes 75 cycles (measured), twice that at most
+enum {
+    POOL_LOOK = 40,    // pauses, 1 us: then a member looks who shares its processor
+    POOL_SPINS = 1000, // 24 us where a pause takes 75 cycles (measured), twice that at most
+    POOL_YIELDS = 100, // instead, where one does
+};
 
 /* A number that members wait to see change: first spinning, then asleep. */
 typedef struct Gate {
@@ -49,6 +53,8 @@ struct Pool {
     bool is_closing;
     int n_members;
     Member *members; // [n_members], entry 0 is the caller
+    // The processor that each member was on when it last waited for long; -1: not known.
+    _Alignas(MEM_ALIGN) _Atomic int32_t seen_on[LIMIT_THREADS];
 };
 
 static inline void pool_pause(void) {
@@ -84,12 +90,39 @@ static void gate_open(Gate *g) {
     }
 }
 
-static void gate_wait(Gate *g, uint32_t seen) {
-    for (int i = 0; i < POOL_SPINS; i++) {
+/* Whether the gate opened within n pauses, or n times of letting others have the processor. */
+static bool gate_spin(Gate *g, uint32_t seen, int n, bool yields) {
+    for (int i = 0; i < n; i++) {
         if (atomic_load_explicit(&g->turn, memory_order_acquire) != seen)
-            return;
-        pool_pause();
+            return true;
+        if (yields)
+            sched_yield();
+        else
+            pool_pause();
     }
+    return false;
+}
+
+/* Whether another member was last seen on this one's processor, where it cannot run while this one
+ * spins. Sleeping would not do: two members that take turns asleep look to the system as if one
+ * processor were enough for them. */
+static bool pool_shares_cpu(Pool *pool, int member) {
+#ifdef __linux__
+    int32_t cpu = sched_getcpu();
+    atomic_store_explicit(&pool->seen_on[member], cpu, memory_order_relaxed);
+    for (int i = 0; i < pool->n_members && cpu >= 0; i++)
+        if (i != member && atomic_load_explicit(&pool->seen_on[i], memory_order_relaxed) == cpu)
+            return true;
+#endif
+    return false;
+}
+
+static void gate_wait(Pool *pool, int member, Gate *g, uint32_t seen) {
+    if (gate_spin(g, seen, POOL_LOOK, false))
+        return;
+    bool shares = pool_shares_cpu(pool, member);
+    if (gate_spin(g, seen, shares ? POOL_YIELDS : POOL_SPINS - POOL_LOOK, shares))
+        return;
     pthread_mutex_lock(&g->lock);
     atomic_fetch_add(&g->n_asleep, 1);
     while (atomic_load(&g->turn) == seen)
@@ -104,7 +137,7 @@ static void *pool_member_main(void *arg) {
     if (m->cpu >= 0)
         numa_pin(m->cpu);
     for (uint32_t seen = 0;; seen++) {
-        gate_wait(&pool->start, seen);
+        gate_wait(pool, m->index, &pool->start, seen);
         if (pool->is_closing)
             return NULL;
         pool->fn(pool->ctx, m->index, pool->n_members);
@@ -183,6 +216,8 @@ Status pool_open(Pool **out, int n_threads, Err *err) {
     }
     if (!gate_init(&pool->start) || !gate_init(&pool->finish) || !gate_init(&pool->middle))
         CHECK(!"mutex"); // default attributes need no resources on the systems that we run on
+    for (int i = 0; i < n; i++)
+        atomic_init(&pool->seen_on[i], -1);
     for (int i = 1; i < n; i++) {
         pool->members[i].pool = pool;
         pool->members[i].index = i;
@@ -216,10 +251,10 @@ void pool_run(Pool *pool, PoolFn fn, void *ctx) {
     if (atomic_fetch_sub(&pool->n_running, 1) == 1)
         gate_open(&pool->finish);
     else
-        gate_wait(&pool->finish, seen);
+        gate_wait(pool, 0, &pool->finish, seen);
 }
 
-void pool_barrier(Pool *pool) {
+void pool_barrier(Pool *pool, int member) {
     if (pool->n_members == 1)
         return;
     uint32_t seen = atomic_load(&pool->middle.turn);
@@ -227,7 +262,7 @@ void pool_barrier(Pool *pool) {
         atomic_store(&pool->n_arrived, 0);
         gate_open(&pool->middle);
     } else {
-        gate_wait(&pool->middle, seen);
+        gate_wait(pool, member, &pool->middle, seen);
     }
 }
 

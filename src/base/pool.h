@@ -29,14 +29,14 @@ int pool_n_members(const Pool *pool);
 /* CPUs this process may run on, at most LIMIT_THREADS: the members of a pool opened with 0. A quota
  * of its control group counts where it is less. */
 int pool_n_cpus(void);
-/* Every member runs fn once; returns when all have. Members spin briefly, then sleep, so that a
- * busy neighbour process does not cost a whole time slice. */
+/* Every member runs fn once; returns when all have. Members spin briefly, or yield where they share
+ * a processor, then sleep, so that a busy neighbour process does not cost a whole time slice. */
 void pool_run(Pool *pool, PoolFn fn, void *ctx);
 
 /* Runs jobs 0..n_jobs-1, each once; returns when all are done. */
 void pool_jobs(Pool *pool, int64_t n_jobs, PoolJobFn fn, void *ctx);
 
-/* Inside a PoolFn: waits until every member has come here. */
-void pool_barrier(Pool *pool);
+/* Inside a PoolFn, by the member of that number: waits until every member has come here. */
+void pool_barrier(Pool *pool, int member);
 
 #endif

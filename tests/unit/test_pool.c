@@ -3,12 +3,14 @@
  *
  * Path:     make unit.
  * Owns:     nothing.  Thread: several. */
+#define _GNU_SOURCE // sched_setaffinity
 #include "base/checked.h"
 #include "base/limits.h"
 #include "base/mem.h"
 #include "base/pool.h"
 #include "unit.h"
 
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,11 +31,11 @@ static void count_member(void *ctx, int member, int n_members) {
     atomic_fetch_add(&c->members[member], 1);
     for (int round = 0; round < N_ROUNDS; round++) {
         c->plain[member] = round * 10 + member;
-        pool_barrier(c->pool);
+        pool_barrier(c->pool, member);
         for (int m = 0; m < n_members; m++)
             if (c->plain[m] != round * 10 + m)
                 atomic_fetch_add(&c->n_bad, 1);
-        pool_barrier(c->pool);
+        pool_barrier(c->pool, member);
     }
 }
 
@@ -43,8 +45,7 @@ static void count_job(void *ctx, int64_t job, int member) {
     atomic_fetch_add(&c->members[member], 1);
 }
 
-static void test_every_member_and_job_runs_once(void **state) {
-    UNUSED(state);
+static void every_member_and_job_runs_once(void) {
     for (int n = 1; n <= 8; n++) {
         static Counts c;
         c = (Counts){0};
@@ -62,6 +63,27 @@ static void test_every_member_and_job_runs_once(void **state) {
         pool_close(c.pool);
     }
 }
+
+static void test_every_member_and_job_runs_once(void **state) {
+    UNUSED(state);
+    every_member_and_job_runs_once();
+}
+
+#ifdef __linux__
+/* Members that find each other on their processor let each other have it. */
+static void test_all_members_on_one_processor(void **state) {
+    UNUSED(state);
+    cpu_set_t before, one;
+    assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
+    CPU_ZERO(&one);
+    for (int cpu = 0; cpu < CPU_SETSIZE && !CPU_COUNT(&one); cpu++)
+        if (CPU_ISSET(cpu, &before))
+            CPU_SET(cpu, &one);
+    assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
+    every_member_and_job_runs_once();
+    assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
+}
+#endif
 
 static void test_many_short_runs(void **state) {
     UNUSED(state);
@@ -96,6 +118,9 @@ static void test_bad_counts_and_failed_allocations(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_member_and_job_runs_once),
+#ifdef __linux__
+        cmocka_unit_test(test_all_members_on_one_processor),
+#endif
         cmocka_unit_test(test_many_short_runs),
         cmocka_unit_test(test_bad_counts_and_failed_allocations),
     };

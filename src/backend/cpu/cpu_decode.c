@@ -29,7 +29,7 @@ typedef struct Hand {
 
 /* Waits until every member has finished this stage. */
 static void hand_end(Hand *h, BackendStageId stage) {
-    pool_barrier(h->b->pool);
+    pool_barrier(h->b->pool, h->member);
     if (h->member == 0)
         cpu_stage_end(h->b, PHASE_DECODE, stage);
 }
@@ -173,7 +173,7 @@ static void hand_attn(Hand *h) {
                 cpu_attn_decode(b, h->me, h->l, row, kv_head, parts);
         }
     }
-    pool_barrier(b->pool);
+    pool_barrier(b->pool, h->member);
     jobs = cpu_share_even(h->n_rows * b->c.n_q_heads, h->member, h->n_members);
     for (int32_t job = jobs.first; job < jobs.end; job++)
         cpu_attn_finish(b, h->me, job / b->c.n_q_heads, job % b->c.n_q_heads);

@@ -64,7 +64,7 @@ static void meter_member(void *ctx, int member, int n_members) {
     MeterProducts *p = ctx;
     MeterHand *h = &p->hands[member];
     int64_t n = 0;
-    pool_barrier(p->pool);
+    pool_barrier(p->pool, member);
     int64_t start = clock_now_ns();
     do {
         p->fn(h->y, h->w, METER_GROUPS, METER_STRIPS, h->x, p->m, NULL);
