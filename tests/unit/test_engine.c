@@ -387,8 +387,13 @@ static void test_every_allocation_failing(void **state) {
     int64_t n = mem_count() - before;
     print_message("%d allocations fail in turn\n", (int)n);
     assert_true(n > 10);
-    for (int64_t i = 0; i < n; i++)
-        assert_int_equal(short_answer(i), STATUS_MEMORY);
+    int n_answers = 0;
+    for (int64_t i = 0; i < n; i++) {
+        Status status = short_answer(i);
+        assert_true(status == STATUS_MEMORY || status == STATUS_OK);
+        n_answers += status == STATUS_OK;
+    }
+    assert_true(n_answers <= 2); // loading goes on without the pool of its own, which is two
     assert_int_equal(short_answer(-1), STATUS_OK);
 }
 
