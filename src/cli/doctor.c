@@ -14,6 +14,7 @@
 #include "base/mem.h"
 #include "base/numa.h"
 #include "base/sysmem.h"
+#include "cli/bench_stats.h"
 #include "cli/doctor_report.h"
 #include "cli/model.h"
 #include "cli/single.h"
@@ -256,26 +257,21 @@ static void doctor_add_missed(json_t *all) {
     json_object_set_new(all, "missed", json_string(text));
 }
 
-/* What the meters found; reads in ascending order. */
+/* What the meters found. */
 typedef struct DoctorMeters {
     int n_threads;
-    double read_gb_s[DOCTOR_READS], read_one_gb_s[DOCTOR_READS];
+    BenchSeries read_gb_s, read_one_gb_s;
     double tflops;
     const char *unit;
     bool has_kernels; // plain C does the products
     CpuMeter kernels;
 } DoctorMeters;
 
-static int doctor_by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* The units are timed between the reads, so that these lie some tenths of a second apart. */
 static void doctor_read(DoctorMeters *m, Pool *pool, Meter *all, Meter *one) {
     for (int i = 0; i < DOCTOR_READS; i++) {
-        m->read_gb_s[i] = meter_read_gb_s(all);
-        m->read_one_gb_s[i] = meter_read_gb_s(one);
+        bench_series_add(&m->read_gb_s, meter_read_gb_s(all));
+        bench_series_add(&m->read_one_gb_s, meter_read_gb_s(one));
         const char *unit = NULL;
         double tflops = meter_matrix_tflops(pool, DOCTOR_UNIT_S, &unit);
         if (tflops > m->tflops) {
@@ -283,8 +279,6 @@ static void doctor_read(DoctorMeters *m, Pool *pool, Meter *all, Meter *one) {
             m->unit = unit;
         }
     }
-    qsort(m->read_gb_s, DOCTOR_READS, sizeof *m->read_gb_s, doctor_by_value);
-    qsort(m->read_one_gb_s, DOCTOR_READS, sizeof *m->read_one_gb_s, doctor_by_value);
 }
 
 /* The products of plain C, when these are what runs. */
@@ -343,12 +337,11 @@ static json_t *doctor_machine(const CliArgs *args) {
 
 /* The figures of the meters, into the report. */
 static void doctor_add_meters(json_t *all, const DoctorMeters *m) {
-    const int middle = DOCTOR_READS / 2, last = DOCTOR_READS - 1;
     json_object_set_new(all, "threads", json_integer(m->n_threads));
-    json_object_set_new(all, "read_gb_s", json_real(m->read_gb_s[middle]));
-    json_object_set_new(all, "read_gb_s_min", json_real(m->read_gb_s[0]));
-    json_object_set_new(all, "read_gb_s_max", json_real(m->read_gb_s[last]));
-    json_object_set_new(all, "read_one_gb_s", json_real(m->read_one_gb_s[middle]));
+    json_object_set_new(all, "read_gb_s", json_real(bench_series_median(&m->read_gb_s)));
+    json_object_set_new(all, "read_gb_s_min", json_real(bench_series_least(&m->read_gb_s)));
+    json_object_set_new(all, "read_gb_s_max", json_real(bench_series_largest(&m->read_gb_s)));
+    json_object_set_new(all, "read_one_gb_s", json_real(bench_series_median(&m->read_one_gb_s)));
     json_object_set_new(all, "matrix_tflops", json_real(m->tflops));
     json_object_set_new(all, "matrix_unit", json_string(m->unit));
     json_object_set_new(all, "plain_c",
@@ -372,7 +365,7 @@ static Status doctor_run(json_t **out, const CliArgs *args, Err *err) {
     BackendKind kind = backend_kind_resolve(BACKEND_AUTO);
     json_t *backends = status == STATUS_OK ? doctor_backends(args, &card, err) : NULL;
     bool is_card = doctor_is_card(kind) && card.unit;
-    double read_gb_s = is_card ? card.read_gb_s : m.read_gb_s[DOCTOR_READS / 2];
+    double read_gb_s = is_card ? card.read_gb_s : bench_series_median(&m.read_gb_s);
     double tflops = is_card ? card.matrix_tflops : m.tflops;
     json_t *full =
         backends ? doctor_full_model(kind, (int32_t)args->device, read_gb_s, tflops, err) : NULL;
