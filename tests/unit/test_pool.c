@@ -111,6 +111,7 @@ static void test_bad_counts_and_failed_allocations(void **state) {
     }
     assert_int_equal(pool_open(&pool, 0, &err), STATUS_OK);
     assert_true(pool_n_members(pool) >= 1);
+    assert_true(pool_n_cpus() >= 1);
     pool_close(pool);
     pool_close(NULL);
 }
